@@ -87,6 +87,8 @@ KEPT = {
     ("python/spillway/data/batches.py", "processor"): "the library's processors",
     ("python/spillway/data/images.py", "processor"): "the library's processors",
     ("docs/reference/data.md", "processor"): "the library's processors",
+    ("docs/how-to/trainer.md", "processor"): "the library's processors",
+    ("docs/how-to/loop.md", "processor"): "the library's processors",
     ("python/spillway/data/order.py", "visit"): "an epoch visits rows",
     ("python/spillway/integrations/streamed_saves.py", "processor"): "the library's processors",
     ("python/spillway/model/source/source.py", "processor"): "the library's processors",

@@ -23,22 +23,59 @@ TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # of pairs, as TRL names them
 ANSWER_REFERENCE = ("ref_logps", "ref_KL_logps")  # of answers and of their mismatched rows
+PIXELS = "pixel_values"
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # of processors for text and images: zero is text
 
 
-def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
-    """`packing`: the model was shown to keep rows apart by their positions. InputError for what cannot be streamed.
+# Arguments of images have to be said beforehand, since a plan counts the tower that makes their features.
+NOT_FOR_IMAGES = "give `images` for rows with images: load(..., images=True), or Session(..., images=BATCH)"
+
+
+def batch_of(inputs: Mapping[str, Any], packing: bool, arguments: frozenset[str] = frozenset()) -> Batch:
+    """`packing`: the model was shown to keep rows apart by their positions. `arguments`: names of the model's arguments
+    of images; none: rows are text. InputError for what cannot be streamed.
 
     input_ids, labels, attention_mask, position_ids: [rows, length]; a mask, if any, is 1 ... 1 0 ... 0 in every row.
     """
+    images = images_of(inputs, arguments)
+    if images is None:
+        return text_of(inputs, packing, NOT_FOR_IMAGES if not arguments else "the batch has no pixels")
+    if inputs.get("position_ids") is not None:
+        raise InputError("batch: position_ids are the model's own where rows have images; leave them out")
+    if packing:
+        raise InputError("packing: it joins rows of text alone; leave it out for rows with images")
+    text = text_of({name: value for name, value in inputs.items() if name not in images}, packing)
+    for name in TOKEN_TYPES:
+        if name in images and images[name].shape != text.input_ids.shape:
+            raise InputError(
+                f"batch: {name} are {list(images[name].shape)}, input_ids {list(text.input_ids.shape)}; both are one a "
+                "token"
+            )
+    return replace(text, images=images)
+
+
+def images_of(inputs: Mapping[str, Any], arguments: frozenset[str]) -> dict[str, torch.Tensor] | None:
+    """The model's arguments of images among `inputs`. None: the rows are text."""
+    images = {name: value for name, value in inputs.items() if name in arguments and value is not None}
+    if not images.keys() - set(TOKEN_TYPES):
+        return None
+    for name, value in images.items():
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"batch: {name} is {type(value).__name__}; expects a tensor (return_tensors='pt')")
+    return {name: value.detach().cpu() for name, value in images.items()}
+
+
+def text_of(inputs: Mapping[str, Any], packing: bool, advice: str = NOT_FOR_IMAGES) -> Batch:
+    """A micro-batch of tokens. `advice`: for types of tokens that are not those of text."""
     for name in TOKEN_TYPES:
         if inputs.get(name) is not None and bool(torch.as_tensor(inputs[name]).any()):
-            raise InputError(f"batch: {name} is not zero everywhere, and the stream computes with text alone")
+            raise InputError(f"batch: {name} is not zero everywhere, as for text; {advice}")
     others = sorted(
         key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS + TOKEN_TYPES and inputs[key] is not None
     )
     if others:
-        raise InputError(f"batch: {others[0]} is nothing the stream computes with; it takes {', '.join(TAKEN)}")
+        more = f"; {NOT_FOR_IMAGES}" if PIXELS in others else ""
+        raise InputError(f"batch: {others[0]} is nothing the stream computes with; it takes {', '.join(TAKEN)}{more}")
     ids, labels = whole(inputs, "input_ids"), whole(inputs, "labels")
     if labels.shape != ids.shape:
         raise InputError(f"batch: labels are {list(labels.shape)}, input_ids {list(ids.shape)}; both are one a token")

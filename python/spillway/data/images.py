@@ -163,7 +163,11 @@ def load_without_video(directory: Path) -> Any:
     known = inspect.signature(made.__init__).parameters
     more = {key: value for key, value in settings.items() if key in known and key not in (*parts, "video_processor")}
     more |= {"video_processor": None} if "video_processor" in known else {}
-    return WithoutVideo(**parts, **{"chat_template": tokenizer.chat_template, **more})
+    WithoutVideo.__name__ = made.__name__  # which a save writes
+    processor = WithoutVideo(**parts, **{"chat_template": tokenizer.chat_template, **more})
+    attributes = [name for name in made.get_attributes() if name != "video_processor"]
+    processor.get_attributes = lambda: attributes  # the parts that a save writes
+    return processor
 
 
 def attach_images(record: Record, chat: Messages, directory: Path | None) -> Messages:

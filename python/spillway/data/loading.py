@@ -103,8 +103,9 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
     dataset: Rows = builder.finish()
-    if isinstance(dataset, Dataset) and builder.pictures and encoder.reader is not None:
-        dataset.pictures = Pictures(builder.pictures, encoder.reader)
+    pictures = builder.pictures if isinstance(builder, Builder) else None
+    if isinstance(dataset, Dataset) and pictures and encoder.reader is not None:
+        dataset.pictures = Pictures(pictures, encoder.reader)
     dataset.origins.update(made_of | {ROWS: digest.hexdigest()})
     return dataset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from spillway.machine import auto, products
 from spillway.model.adapters.lora import adapters_of
 from spillway.model.checkpoint import freeze
 from spillway.model.checkpoint.ties import build_as_stored
+from spillway.model.meta.image_tower import list_arguments
 from spillway.model.source import hub
 from spillway.model.source.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
 from spillway.report import tables
@@ -52,11 +54,19 @@ ELSEWHERE = (
 )
 
 
+@dataclass(frozen=True)
+class RowsWithImages:
+    """The keyword `images` of `load`."""
+
+    arguments: frozenset[str] = frozenset()  # of the model, which come with images; none: rows are text
+    looked_at: int | None = None  # rows that are prepared to find how large images get; None: all
+
+
 class Origin:
     """Arguments of `load`; attached to the model as `spillway_origin`."""
 
-    def __init__(self, config: Config, given: set[str], carried: frozenset[str]) -> None:
-        self.config = config
+    def __init__(self, config: Config, given: set[str], carried: frozenset[str], images: RowsWithImages) -> None:
+        self.config, self.images = config, images
         self.carried = carried  # names of parameters of other modalities than text
         self.given = given  # names of the keys that were said
 
@@ -76,9 +86,11 @@ def load(
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
     nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the vocabulary's, for
-    Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. InputError for anything else.
+    Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. `images=True`: rows have
+    images, for Trainer and SFTTrainer. The plan prepares all rows once to find the largest; with `images=100` it
+    prepares the first 100. InputError for anything else.
     """
-    kind, labels = choose_task(keys), choose_labels(keys)
+    kind, labels, images = choose_task(keys), choose_labels(keys), keys.pop("images", None)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
@@ -115,7 +127,8 @@ def load(
     else:
         freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, model_config)
-    model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
+    told = choose_images(images, model, labels)
+    model.spillway_origin = Origin(config, set(given), meta_model.carried_names, told)
     make_callable(model)
     return model
 
@@ -129,6 +142,17 @@ def choose_labels(keys: dict[str, Any]) -> int:
     if not isinstance(labels, int) or isinstance(labels, bool) or labels < 1:
         raise InputError(f"load(): num_labels={labels!r} is not taken: expects a whole number, 1 or more")
     return labels
+
+
+def choose_images(images: Any, model: PreTrainedModel, labels: int) -> RowsWithImages:
+    """Reads the keyword `images`. InputError for another value, and for a model without a vision tower."""
+    if images is None or images is False:
+        return RowsWithImages()
+    if not isinstance(images, int) or images < 1:
+        raise InputError(f"load(): images={images!r} is not taken: expects True, or a number of rows to look at")
+    if labels:
+        raise InputError("images: a model with num_labels is trained on text alone in this release")
+    return RowsWithImages(list_arguments(model.config), None if images is True else images)
 
 
 TASKS = {"text-classification": OF_ROWS, "token-classification": OF_TOKENS}

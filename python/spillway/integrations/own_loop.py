@@ -49,19 +49,21 @@ class Session(OwnRun):
         self,
         config: Config | Mapping[str, Any] | str | Path | None = None,
         module: Blocks | None = None,
+        images: MicroBatch | None = None,
         **values: Any,
     ) -> None:
         """Keys as everywhere; `values` win. The largest step is `gradient_accumulation_steps` micro-batches of
         `per_device_train_batch_size` rows of `max_length` tokens; evaluations take `per_device_eval_batch_size` rows
         where that is given, else as many. `module`: code of your own, whose weights lie in the directory `model`, as
-        safetensors under the names of its state_dict; None: transformers' own, by the config.json there."""
+        safetensors under the names of its state_dict; None: transformers' own, by the config.json there. `images`: a
+        micro-batch with the largest images there will be; None: rows are text."""
         streams.open_missing()
         self._world = joined(stays=True)
         self._opened = self._closed = False
         self._lock = None
         try:
             with self._end_together():
-                self._plan(config, module, values)
+                self._plan(config, module, images, values)
         except BaseException:
             self._unlock()
             raise

@@ -6,12 +6,14 @@ import copy
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
 from spillway.model.batches.batch import WorkShape
+from spillway.model.source import hub
 from spillway.output import identity
 from spillway.run import rates
 
@@ -49,14 +51,35 @@ def check_count(count: int, least: int, most: int) -> None:
         )
 
 
-def take_batches(batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
+def plan_images(images: MicroBatch, shape: WorkShape, config: Config) -> tuple[WorkShape, frozenset[str]]:
+    """The shape of a session whose largest images are those of this micro-batch, and the names of the arguments that
+    come with images. InputError for a model, or a run, that takes text alone."""
+    from spillway.data.batches import batch_of
+    from spillway.data.media import find_obstacle
+    from spillway.integrations.image_sizes import pad
+    from spillway.model.meta.image_tower import list_arguments
+    from spillway.model.source.source import load_config
+
+    if obstacle := find_obstacle(config):
+        raise InputError(f"images: {obstacle}")
+    arguments = list_arguments(load_config(hub.model_directory(config)))
+    largest = batch_of(images, False, arguments)
+    if largest.images is None:
+        raise InputError("images: the batch has no pixels; give a micro-batch with the largest images there will be")
+    return replace(shape, largest_images=pad(largest, shape.length)), arguments
+
+
+def take_batches(
+    batches: list[MicroBatch], shape: WorkShape, config: Config, referred: bool, arguments: frozenset[str]
+) -> list[Batch]:
     """The micro-batches as the engine's session takes them. InputError where one is larger than `shape`. `referred`:
-    pairs have what the reference makes of them."""
+    pairs have what the reference makes of them; `arguments`: those of the model that come with images."""
     from spillway.data.batches import batch_of, pairs_of
+    from spillway.integrations.image_sizes import require_room
 
     entry = config.objective_entry
     taken = [
-        pairs_of(batch, referred, entry) if entry.compares else batch_of(batch, bool(config.packing))
+        pairs_of(batch, referred, entry) if entry.compares else batch_of(batch, bool(config.packing), arguments)
         for batch in batches
     ]
     room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
@@ -67,6 +90,7 @@ def take_batches(batches: list[MicroBatch], shape: WorkShape, config: Config, re
                 f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
                 f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
             )
+        require_room(batch.images, shape, "give the largest there will be: Session(..., images=BATCH)")
     return taken
 
 

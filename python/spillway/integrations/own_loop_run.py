@@ -21,6 +21,7 @@ from spillway.integrations.own_loop_parts import (
     check_count,
     logging_interval,
     merged,
+    plan_images,
     schedule_of,
     shape_of,
     take_batches,
@@ -66,7 +67,7 @@ class OwnRun:
         """The content of plan.json."""
         return self._engine.plan
 
-    def _plan(self, config: Any, module: Blocks | None, values: dict[str, Any]) -> None:
+    def _plan(self, config: Any, module: Blocks | None, images: MicroBatch | None, values: dict[str, Any]) -> None:
         config, given = merged(config, values)
         config, before, _ = beginning.load_existing_run(config, self._world)
         config = beginning.restrict_to_one_process(config, before, self._world)
@@ -110,8 +111,17 @@ class OwnRun:
             self._state.fixed = state.fixed_keys(self._config)
         self._try_save()
         self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
-        self._shape = shape_of(self._config, given)
+        self._plan_shape(given, images)
         self._engine = self._plan_session()
+
+    def _plan_shape(self, given: set[str], images: MicroBatch | None) -> None:
+        self._shape = shape_of(self._config, given)
+        self._arguments: frozenset[str] = frozenset()  # of the model, which come with images
+        if images is None:
+            return
+        if self._module is not None:
+            raise InputError("images: rows with images are for models of transformers; leave it out beside `module`")
+        self._shape, self._arguments = plan_images(images, self._shape, self._config)
 
     def _try_save(self) -> None:
         """Tries what a save writes beside the weights; a loop of its own may do without a tokenizer."""
@@ -222,7 +232,7 @@ class OwnRun:
         """The micro-batches of this process. `referred`: pairs come with the reference's log-probabilities."""
         several = [batches] if isinstance(batches, Mapping) else list(batches)
         check_count(len(several), 1 if self._world.ranks.world == 1 else 0, most)
-        return take_batches(several, self._shape, self._config, referred)
+        return take_batches(several, self._shape, self._config, referred, self._arguments)
 
     def _parts(self, call: str, own: list[Batch]) -> list[list[Batch]]:
         """The micro-batches that each process gives to this call, by rank."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from spillway.config import Config
+    from spillway.run.world import World
 
 NO_LOGITS = (
     "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer an eval_dataset "
@@ -105,6 +106,14 @@ def check(trainer: Any) -> Origin:
     check_hooks(trainer)
     optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
     return origin
+
+
+def check_images(origin: Origin, compares: bool, world: World) -> None:
+    """InputError for a model loaded for images in a trainer, or a run, that takes text alone."""
+    if origin.images.arguments and compares:
+        raise InputError("images: rows with images are for Trainer and SFTTrainer; load the model without it")
+    if origin.images.arguments and world.ranks.world > 1:
+        raise InputError("images: rows with images need a run of one process in this release")
 
 
 def check_arguments(args: Any, compares: bool = False) -> None:

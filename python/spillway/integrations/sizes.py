@@ -12,8 +12,9 @@ import torch
 
 from spillway.errors import InputError
 from spillway.integrations.classified import Classified
+from spillway.integrations.image_sizes import count_pixels, find_largest
 from spillway.integrations.loading import Origin
-from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.source.source import is_classifier
 from spillway.output.directory import checkpoints
 from spillway.run import room
@@ -48,12 +49,14 @@ class Longest:
     rows: int
     length: int
     packing: bool
+    images: Batch | None = None  # the micro-batch with the most pixels
 
 
 def largest(trainer: Any, origin: Origin) -> Sizes:
     """From `load(max_length=...)` where that was given, else from the rows, through the collator."""
     args = trainer.args
     train = held_out = None
+    others: list[Longest] = []
     each = 1 if trainer._pairs is None or isinstance(trainer._pairs, Classified) else 2
     rows: dict[str, Any] = {"cut": getattr(args, "max_length", None), "each": each}
     with torch.random.fork_rng(devices=[]):
@@ -62,11 +65,11 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         if trainer.eval_dataset is not None:
             sets = trainer.eval_dataset
             names = list(sets) if isinstance(sets, dict) else [None]
-            candidates = [
+            others = [
                 find_longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin, **rows)
                 for name in names
             ]
-            held_out = max(candidates, key=lambda each: each.rows * each.length)
+            held_out = max(others, key=lambda each: each.rows * each.length)
     if train is None and held_out is None:
         raise InputError("train_dataset: there is neither this nor eval_dataset, so nothing can be planned")
     planned = train or held_out
@@ -79,6 +82,11 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         eval_batch=held_out.rows if held_out else 0,
         eval_length=held_out.length if held_out else 0,
         logits=held_logits(trainer, held_out) if held_out else 0,
+        largest_images=max(
+            (each.images for each in (train, *others) if each is not None and each.images is not None),
+            key=lambda batch: count_pixels(batch.images),
+            default=None,
+        ),
     )
     return Sizes(shape, packing)
 
@@ -113,6 +121,9 @@ def held_logits(trainer: Any, held_out: Longest) -> int:
 def find_longest(loader: Any, batch: int, name: str, origin: Origin, cut: int | None = None, each: int = 1) -> Longest:
     """The largest batch of a dataset. `loader`: the dataset after columns were removed, and its collator. For an
     iterable dataset, `cut`: tokens that TRL cuts rows to; `each`: rows that the collator makes of one."""
+    if origin.images.arguments:
+        measured = find_largest(loader, batch, name, origin, cut, is_iterated(loader.dataset))
+        return Longest(measured.rows, measured.length, False, measured.images)
     given = origin.config.max_length if "max_length" in origin.given else None
     rows = loader.dataset
     if is_iterated(rows):

@@ -20,6 +20,7 @@ from spillway.base.calls import translated
 from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
+from spillway.data.media import find_obstacle
 from spillway.errors import InputError
 from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
@@ -275,7 +276,11 @@ class StreamedSession:
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
             **(self._pairs.keys(args) if self._pairs is not None else {}),
         )
-        return resolved if world == 1 else self._joined(resolved)
+        if world > 1:
+            resolved = self._joined(resolved)
+        if shape.largest_images is not None and (obstacle := find_obstacle(resolved)):
+            raise InputError(f"images: {obstacle}")
+        return resolved
 
     def _joined(self, config: Config) -> Config:
         """The configuration of one of several processes, which computes in what rank 0 has chosen."""

@@ -14,6 +14,7 @@ from spillway.errors import InputError
 from spillway.integrations import refusals
 from spillway.integrations.classified import Classified
 from spillway.integrations.grouped import Grouped
+from spillway.integrations.image_sizes import require_room
 from spillway.integrations.loading import LOGGER
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.integrations.trl_ways import (
@@ -162,14 +163,19 @@ class StreamedSteps(StreamedSession):
         return None if count is None else int(count)
 
     def _batch(self, inputs: Any) -> Batch:
-        batch = self._pairs.batch(inputs) if self._pairs else batch_of(inputs, self._measure_sizes().packing)
-        shape, (rows, length) = self._measure_sizes().shape, batch.input_ids.shape
+        sizes = self._measure_sizes()
+        if self._pairs:
+            batch = self._pairs.batch(inputs)
+        else:
+            batch = batch_of(inputs, sizes.packing, self._origin.images.arguments)
+        shape, (rows, length) = sizes.shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
             raise InputError(
                 f"max_length: a batch of {rows} rows of {length} tokens was not planned for (the largest was "
                 f"{shape.batch} of {shape.length}); say it beforehand: load(..., max_length={length})"
             )
+        require_room(batch.images, shape)
         return batch
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:

@@ -41,21 +41,23 @@ def stores_figures(trainer: Any) -> bool:
     return of_trl and hasattr(trainer, "_stored_metrics")
 
 
-def logged_objective(trainer: Any) -> Choice | None:
-    """The objective with the figures that SFTTrainer logs, where these are of label tokens alone. SFTTrainer's first
-    releases averaged `entropy` over the prompt's and the last token as well. Streamed training never computes those
-    logits. None: as the configuration says."""
-    if not is_trl(trainer) or trainer._pairs is not None:
-        return None
+def list_watches(trainer: Any) -> tuple[str, ...]:
+    """The figures that SFTTrainer logs, where these are of label tokens alone. SFTTrainer's first releases averaged
+    `entropy` over the prompt's and the last token as well. Streamed training never computes those logits."""
+    if not is_trl(trainer):
+        return ()
     names = behind(type(trainer), "compute_loss").__code__.co_varnames
-    return functools.partial(CrossEntropy, watches=("entropy",)) if "entropy_sum" in names else None
+    return ("entropy",) if "entropy_sum" in names else ()
 
 
 def choose_objective(trainer: Any) -> Choice | None:
-    """The objective of a trainer of tokens, where it differs from the configuration's."""
-    if trainer._pairs is None and not is_trl(trainer) and not trainer.model_accepts_loss_kwargs:
-        return MicroBatchMeans
-    return logged_objective(trainer)
+    """The objective of a trainer of tokens, where it differs from the configuration's. Models of some classes count no
+    label tokens, and transformers, TRL's SFTTrainer too, averages the means of their micro-batches."""
+    if trainer._pairs is not None:
+        return None
+    kind = CrossEntropy if trainer.model_accepts_loss_kwargs else MicroBatchMeans
+    watches = list_watches(trainer)
+    return functools.partial(kind, watches=watches) if watches or kind is MicroBatchMeans else None
 
 
 def say_routers(trainer: Any) -> None:

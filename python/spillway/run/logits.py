@@ -39,7 +39,12 @@ def evaluate_whole(stream: Stream, batches: Sequence[Batch], own: int) -> tuple[
     `batches`: one of each process."""
     work = arrange(batches)
     asked = [
-        micro_batch(each.number, each.first, batch.input_ids, torch.arange(each.tokens), each.position_ids, each.real)
+        replace(
+            micro_batch(
+                each.number, each.first, batch.input_ids, torch.arange(each.tokens), each.position_ids, each.real
+            ),
+            images=batch.images,
+        )
         for each, batch in zip(work.micro_batches, batches, strict=True)
     ]
     predictions = compute_token_logits(stream, replace(work, micro_batches=asked), own)

@@ -25,6 +25,7 @@ from spillway.errors import InputError
 from spillway.report import serve
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+MULTIMODAL = "gemma-3-4b-it"
 NOT_RUN = {  # run by others: the continuous integration, and the test of the packages
     "make": ("quickstart", "test", "wheel", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
     "apt-get": None,
@@ -152,6 +153,11 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if "trl" in block:
         package("trl", "TRL is not installed: its snippet is not run")
     sandbox = Sandbox(tmp_path / "fresh")
+    if MULTIMODAL in block:
+        package("PIL", "Pillow is not installed: the snippet of rows with images is not run")
+        from image_models import image_directory
+
+        (image_directory(tmp_path, "gemma3") / "model").rename(sandbox.place / MULTIMODAL)
     monkeypatch.chdir(sandbox.place)
     ids = torch.randint(3, 300, (1, 12), generator=torch.Generator().manual_seed(1))
     batch = {"input_ids": ids, "labels": ids}

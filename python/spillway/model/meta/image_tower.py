@@ -9,6 +9,7 @@ computed once a step and kept for its backward pass.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,9 +22,15 @@ from spillway.errors import InputError
 from spillway.model.batches.microbatch import MicroBatch
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.meta.on_meta import on_meta
-from spillway.model.source.source import auto_class
+from spillway.model.source.source import auto_class, is_multimodal
 
 METHOD = "get_image_features"
+# of a model's forward pass: arguments that say nothing of images
+OTHER_ARGUMENTS = frozenset(
+    "self input_ids attention_mask position_ids past_key_values inputs_embeds labels use_cache cache_position "
+    "rope_deltas logits_to_keep output_attentions output_hidden_states output_router_logits return_dict kwargs".split()
+)
+OTHER_MEDIA = ("video", "audio", "input_features", "second_per_grid_ts")  # parts of arguments' names
 UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of what it returns, beside the features
 
 
@@ -123,10 +130,23 @@ def list_features(tower: ImageTower | None, batches: Sequence[MicroBatch]) -> li
 
 def makes_image_features(config: Any) -> bool:
     """True if the class of a multimodal configuration has a vision tower of its own that this module can ask."""
+    return any(hasattr(each, METHOD) for each in list_classes(config))
+
+
+def list_classes(config: Any) -> tuple[Any, ...]:
+    """The library's classes for a configuration; (None,) if there is none."""
     made = auto_class(config)
     listed = None if made is None else made._model_mapping[type(config)]
-    classes = listed if isinstance(listed, tuple) else (listed,)
-    return any(hasattr(each, METHOD) for each in classes)
+    return listed if isinstance(listed, tuple) else (listed,)
+
+
+def list_arguments(config: Any) -> frozenset[str]:
+    """The names of the arguments that a multimodal model takes beside those of text. InputError if it has no vision
+    tower of its own."""
+    if not is_multimodal(config) or not makes_image_features(config):
+        raise InputError(f"images: a model of type {config.model_type} is trained on text alone in this release")
+    names = inspect.signature(list_classes(config)[0].forward).parameters.keys() - OTHER_ARGUMENTS
+    return frozenset(name for name in names if not any(part in name for part in OTHER_MEDIA))
 
 
 def count_bytes(images: Mapping[str, torch.Tensor] | None) -> int:

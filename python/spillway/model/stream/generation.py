@@ -35,6 +35,8 @@ class Streamed:
             raise InputError("model: it takes input_ids")
         if others.get("labels") is not None:
             raise InputError(f"labels: the model gives logits alone; {self.evaluation} gives the loss")
+        if others.get("pixel_values") is not None:
+            raise InputError(f"pixel_values: the model gives logits of text alone; {self.evaluation} takes images")
         last = int(logits_to_keep)
         if attention_mask is None or bool(attention_mask.all()):
             logits = self._logits(input_ids.cpu(), last)
