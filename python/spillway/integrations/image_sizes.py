@@ -15,11 +15,13 @@ from torch.nn import functional
 
 from spillway.base import stages
 from spillway.data.batches import TOKEN_TYPES, batch_of
+from spillway.data.media import find_obstacle
 from spillway.errors import InputError
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import IGNORED
 
 if TYPE_CHECKING:
+    from spillway.config import Config
     from spillway.integrations.loading import Origin
 
 UNKNOWN = (
@@ -27,6 +29,13 @@ UNKNOWN = (
     "images=100, max_length=1024)"
 )
 NONE_FOUND = "images: none of the first {rows} rows of {name} has images; look at more: load(..., images={more})"
+
+
+def refuse_images(config: Config) -> None:
+    """InputError if a Trainer or a Session with this configuration takes text alone."""
+    several = "several processes train rows with images by `spillway train`" if config.ranks.world > 1 else ""
+    if obstacle := find_obstacle(config) or several:
+        raise InputError(f"images: {obstacle}")
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,11 @@ def plan_images(images: MicroBatch, shape: WorkShape, config: Config) -> tuple[W
     """The shape of a session whose largest images are those of this micro-batch, and the names of the arguments that
     come with images. InputError for a model, or a run, that takes text alone."""
     from spillway.data.batches import batch_of
-    from spillway.data.media import find_obstacle
-    from spillway.integrations.image_sizes import pad
+    from spillway.integrations.image_sizes import pad, refuse_images
     from spillway.model.meta.image_tower import list_arguments
     from spillway.model.source.source import load_config
 
-    if obstacle := find_obstacle(config):
-        raise InputError(f"images: {obstacle}")
+    refuse_images(config)
     arguments = list_arguments(load_config(hub.model_directory(config)))
     largest = batch_of(images, False, arguments)
     if largest.images is None:

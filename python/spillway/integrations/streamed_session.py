@@ -20,10 +20,10 @@ from spillway.base.calls import translated
 from spillway.base.silence import tell_person
 from spillway.config import Config, several
 from spillway.config.checks import check_places
-from spillway.data.media import find_obstacle
 from spillway.errors import InputError
 from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
 from spillway.integrations.durable import DurableRun
+from spillway.integrations.image_sizes import refuse_images
 from spillway.integrations.loading import LOGGER, Origin, untouched
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, choose_objective
@@ -278,8 +278,8 @@ class StreamedSession:
         )
         if world > 1:
             resolved = self._joined(resolved)
-        if shape.largest_images is not None and (obstacle := find_obstacle(resolved)):
-            raise InputError(f"images: {obstacle}")
+        if shape.largest_images is not None:
+            refuse_images(resolved)
         return resolved
 
     def _joined(self, config: Config) -> Config:
