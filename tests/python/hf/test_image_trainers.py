@@ -107,8 +107,8 @@ def train_plain(given: Path, out: Path, **more: Any) -> Any:
     return trainer
 
 
-def train_streamed(given: Path, out: Path, storage: Path | None = None, **more: Any) -> Any:
-    trainer = SFTTrainer(model=load_streamed(given, storage), **parts(given, out, **more))
+def train_streamed(given: Path, out: Path, storage: Path | None = None, device: str = "cpu", **more: Any) -> Any:
+    trainer = SFTTrainer(model=load_streamed(given, storage, device=device), **parts(given, out, **more))
     trainer.train()
     trainer.save_model()
     trainer.close()
@@ -117,6 +117,13 @@ def train_streamed(given: Path, out: Path, storage: Path | None = None, **more: 
 
 def read_log(trainer: Any) -> list[dict[str, float]]:
     return [{name: row[name] for name in LOGGED if name in row} for row in trainer.state.log_history]
+
+
+def test_the_simulated_device_changes_no_bit(given: Path, tmp_path: Path) -> None:
+    runs = {device: train_streamed(given, tmp_path / device, device=device) for device in ("cpu", "simulated")}
+    assert read_log(runs["simulated"]) == read_log(runs["cpu"])
+    found, expected = (load_weights(tmp_path / device) for device in ("simulated", "cpu"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 @pytest.mark.parametrize(("where", "prompts"), [("dram", False), ("path", False), ("dram", True)])
