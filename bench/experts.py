@@ -1,11 +1,12 @@
 """Adapters over a mixture of experts in NF4: steps of Qwen3-30B-A3B's shape with fewer layers.
 
     experts.py [--device cuda:0] [--layers 4] [--tokens 512 2048] [--micro-batches 1] [--steps 4]
-               [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES]
+               [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES] [--draw-all]
 
 A row has the seconds of each step, the losses, the planned bytes and the peak of the process, and names the machine.
 The base lies in DRAM, or with `--storage` on that path. The weights are random, and the values of one layer are those
-of all. A row replaces an earlier one of the same machine and options in bench/results/experts.json.
+of all. With `--draw-all` each layer has its own, and the process holds no copy of one: its peak is that of a run. A row
+replaces an earlier one of the same machine and options in bench/results/experts.json.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[1])
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--storage", type=Path)
+    parser.add_argument("--draw-all", action="store_true")
     for name in ("dram-budget", "gpu-memory", "profile"):
         parser.add_argument(f"--{name}")
     return parser
@@ -47,7 +49,8 @@ def command(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> l
         options |= {"placement": "path", "storage": arguments.storage, "durability": "none"}
     words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
     words += [word for name, value in KEYS.items() for word in ("--set", f"{name}={value}")]
-    return [sys.executable, str(HERE / "engine_run.py"), *words, "--repeat-layers"]
+    words += [] if arguments.draw_all else ["--repeat-layers"]
+    return [sys.executable, str(HERE / "engine_run.py"), *words]
 
 
 def device_name(device: str) -> str:
