@@ -14,6 +14,7 @@ from spillway.data.groups import Group, check_lengths
 from spillway.data.images import ImageReader, ImageTokenizer, Picture, digest_tensors
 from spillway.data.stops import StopTokens
 from spillway.errors import InputError
+from spillway.model.batches.batch import count_bytes
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ class Encoder:
         row = self.encode_turns(tokenizer, chat)
         options = {**chat.options, "chat_template": self.template}
         text = tokenizer.apply_chat_template(chat.messages, tokenize=False, **options)
-        ids, others = self.reader.make(chat.where, text, chat.images)
+        ids, others = tokenizer.make(text, len(chat.images))
         if ids != list(row.ids):
             raise InputError(f"{chat.where}: the model's own code gives the row other tokens the second time")
         labelled = [flag and token not in self.image_tokens for flag, token in zip(row.labelled, ids, strict=True)]
-        size = sum(tensor.numel() * tensor.element_size() for tensor in others.values())
-        return Encoded(ids, labelled, Picture(chat.where, text, chat.images, digest_tensors(others), size))
+        picture = Picture(chat.where, text, chat.images, digest_tensors(others), count_bytes(others))
+        return Encoded(ids, labelled, picture)
 
     def encode_completion(self, tokenizer: Any, chat: Messages) -> Encoded:
         """The tokens of a prompt and its completion. The completion begins where the prompt alone and both together

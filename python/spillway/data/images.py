@@ -48,7 +48,11 @@ class ImageReader:
 
     def make(self, where: str, text: str, sources: Sequence[Any]) -> tuple[list[int], dict[str, torch.Tensor]]:
         """The tokens of a text with its images, and the model's arguments beside them."""
-        images = {"images": [[open_image(where, source) for source in sources]]} if sources else {}
+        return self.process(where, text, [open_image(where, source) for source in sources])
+
+    def process(self, where: str, text: str, opened: Sequence[Any]) -> tuple[list[int], dict[str, torch.Tensor]]:
+        """`make` of images that `open_image` has opened."""
+        images = {"images": [[*opened]]} if opened else {}
         try:
             made = self._processor()(text=[text], **images, add_special_tokens=False, return_tensors="pt")
         except InputError:
@@ -72,6 +76,7 @@ class ImageTokenizer:
     def __init__(self, tokenizer: Any, reader: ImageReader, chat: Messages) -> None:
         self._tokenizer, self._reader, self._chat = tokenizer, reader, chat
         self.chat_template = tokenizer.chat_template
+        self._opened: list[Any] = []  # images of the conversation, in order, as far as a text had them
 
     def get_chat_template(self, *positional: Any, **named: Any) -> Any:
         return self._tokenizer.get_chat_template(*positional, **named)
@@ -87,22 +92,25 @@ class ImageTokenizer:
         text = self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
         if not tokenize:
             return text
-        sources = self._chat.images[: sum(map(count_images, messages))]
-        ids = self._ids(text, sources)
+        count = min(sum(map(count_images, messages)), len(self._chat.images))
+        ids = self.make(text, count)[0]
         if not return_assistant_tokens_mask:
             return {"input_ids": ids}
         labelled = [0] * len(ids)
         for begin, end in self._spans(messages, **options):
-            first, last = (self._count_common(ids, text[:place], sources) for place in (begin, end))
+            first, last = (self._count_common(ids, text[:place], count) for place in (begin, end))
             labelled[first:last] = [1] * (last - first)
         return {"input_ids": ids, "assistant_masks": labelled}
 
-    def _ids(self, text: str, sources: Sequence[Any]) -> list[int]:
-        return self._reader.make(self._chat.where, text, sources)[0]
+    def make(self, text: str, count: int) -> tuple[list[int], dict[str, torch.Tensor]]:
+        """`ImageReader.make` of a text with the first `count` images, each of which is opened once."""
+        where = self._chat.where
+        self._opened += [open_image(where, source) for source in self._chat.images[len(self._opened) : count]]
+        return self._reader.process(where, text, self._opened[:count])
 
-    def _count_common(self, ids: list[int], text: str, sources: Sequence[Any]) -> int:
+    def _count_common(self, ids: list[int], text: str, count: int) -> int:
         """The tokens that `ids` has in common with the beginning `text`."""
-        beginning = self._ids(text, sources)
+        beginning = self.make(text, count)[0]
         pairs = zip(ids, beginning, strict=False)
         return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(beginning)))
 

@@ -17,7 +17,7 @@ from spillway.base import stages
 from spillway.data.batches import TOKEN_TYPES, batch_of
 from spillway.data.media import find_obstacle
 from spillway.errors import InputError
-from spillway.model.batches.batch import Batch, WorkShape
+from spillway.model.batches.batch import Batch, WorkShape, count_bytes
 from spillway.model.batches.microbatch import IGNORED
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def take(collate: Callable[[list[Any]], Mapping[str, Any]], rows: list[Any], ori
 
 def count_pixels(images: Mapping[str, torch.Tensor] | None) -> int:
     """Bytes of a micro-batch's images. Types of tokens grow with the rows."""
-    counted = [each for name, each in (images or {}).items() if name not in TOKEN_TYPES]
-    return sum(each.numel() * each.element_size() for each in counted)
+    return count_bytes({name: each for name, each in (images or {}).items() if name not in TOKEN_TYPES})
 
 
 def pad(batch: Batch, length: int) -> Batch:

@@ -200,7 +200,7 @@ def tiles_notice(profiled: Profiled) -> list[str]:
 
 def images_notice(profiled: Profiled) -> list[str]:
     """The bytes of what makes features of images, where there are any."""
-    images, own = profiled.images, profiled.shape.most_own
+    images, own = profiled.images, profiled.shape.largest_share
     if profiled.shape.largest_images is None:
         return []
     where = "on the GPU" if images.place.on_gpu else "in memory"
@@ -273,7 +273,7 @@ def description_of(
         several = machines or ranks.machines
         local = ranks.world // several if ranks.world % several == 0 else 1
         model.world = _engine.World(size=ranks.world, rank=ranks.rank, local=local)
-        model.step_tokens = model.tokens // shape.most_own * shape.micro_batches
+        model.step_tokens = model.tokens // shape.largest_share * shape.micro_batches
     return model
 
 
@@ -281,7 +281,7 @@ def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     train = shape.batch * shape.length
     tokens = max(train, shape.eval_batch * shape.eval_length)
     parts = shape.micro_batches * tiles.count(train)
-    return WorkSize(shape.micro_batches, shape.most_own * tokens, shape.virtual_ranks, parts)
+    return WorkSize(shape.micro_batches, shape.largest_share * tokens, shape.virtual_ranks, parts)
 
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from spillway.base.documents import read_json
 from spillway.data.dataset import Dataset
 from spillway.data.images import ImageReader
 from spillway.errors import InputError, first_line
+from spillway.model.batches.batch import count_bytes
 from spillway.model.source import hub
 
 if TYPE_CHECKING:
@@ -54,8 +55,4 @@ def find_largest(config: Config, train: Any, held_out: Any) -> Batch | None:
         pictures = data.pictures.by_row
         largest = sorted(pictures, key=lambda row: pictures[row].bytes, reverse=True)[:rows]  # noqa: B023
         batches.append(data.batch(np.array(largest, dtype=np.int64)))
-    return max(batches, key=count_pixels, default=None)
-
-
-def count_pixels(batch: Batch) -> int:
-    return sum(tensor.numel() for tensor in (batch.images or {}).values())
+    return max(batches, key=lambda batch: count_bytes(batch.images), default=None)

@@ -56,7 +56,7 @@ def profiled(
         meta_model.take_images()
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
-        own = replace(shape, micro_batches=shape.most_own)
+        own = replace(shape, micro_batches=shape.largest_share)
         saved = config.activation_recompute != "all"
 
         def run(place: Place) -> DryRun:
@@ -73,13 +73,15 @@ def profiled(
         except RuntimeError as refused:
             compute = replace(compute, place=compute.place.without(refused))
             images, memory = measure(compute.place)
-    tokens = shape.most_own * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    tokens = shape.largest_share * max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     distilled = working_bytes(tokens, shape.teacher_top_k, compute.place.on_gpu)
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
     drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
     work = max(memory.work_bytes + logits + distilled, memory.left_bytes + max(drawn, shape.between))
-    work += images.host_bytes(shape.micro_batches, shape.most_own)
+    work += images.host_bytes(shape.micro_batches, shape.largest_share)
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
-    on_device = memory.device_bytes + (distilled if compute.place.on_gpu else 0) + images.device_bytes(shape.most_own)
+    on_device = (
+        memory.device_bytes + (distilled if compute.place.on_gpu else 0) + images.device_bytes(shape.largest_share)
+    )
     return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device), images)

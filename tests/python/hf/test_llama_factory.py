@@ -53,7 +53,7 @@ LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 
 def losses(given: Path, place: Path, command: list[str], more: dict[str, Any]) -> list[dict[str, float]]:
-    """What the command logs."""
+    """The rows that the command logs."""
     place.mkdir()
     places = {"model_name_or_path": str(given / "model"), "dataset_dir": str(given), "output_dir": str(place / "out")}
     (place / "run.yaml").write_text(yaml.safe_dump({**FULL, **places, **more}))

@@ -38,7 +38,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapt(model: Any, kind: str, targets: Any = None) -> Any:
-    """As PEFT's own documentation has it."""
+    """The model with adapters, configured as in PEFT's own documentation."""
     torch.manual_seed(SEED)
     asked = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, task_type=TASKS[kind], target_modules=targets)
     return peft.get_peft_model(model, asked)

@@ -75,6 +75,11 @@ class WorkShape:
         return max(1, round(self.packed_rows * length / self.length))
 
     @property
-    def most_own(self) -> int:
+    def largest_share(self) -> int:
         """Most micro-batches of a step that this process computes."""
         return self.share or self.micro_batches
+
+
+def count_bytes(images: Mapping[str, torch.Tensor] | None) -> int:
+    """Bytes of the arguments of a micro-batch's images: pixels, and what comes with them."""
+    return sum(each.numel() * each.element_size() for each in (images or {}).values())

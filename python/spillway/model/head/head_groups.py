@@ -90,7 +90,7 @@ def extra_bytes(tiles: TokenTiles, shape: WorkShape, narrow: MetaModel) -> int:
     tokens = shape.batch * shape.length
     of_rank = -(-shape.micro_batches // shape.virtual_ranks) * tokens
     group = min(of_rank, max(tokens, tiles.head_tokens))
-    return ((shape.most_own - 1) * tokens * columns + (group - tokens) * (rows + columns)) * narrow.dtype.itemsize
+    return ((shape.largest_share - 1) * tokens * columns + (group - tokens) * (rows + columns)) * narrow.dtype.itemsize
 
 
 def form_groups(batches: Sequence[MicroBatch], parts: Parts, by_batch: bool = False) -> list[Group]:

@@ -16,10 +16,11 @@ from spillway.base.sizes import size
 from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, NO_ORDER, Place
+from spillway.model.batches.batch import count_bytes
 from spillway.model.batches.microbatch import arrange
 from spillway.model.measure.dry_run import DEVICE_SLACK
 from spillway.model.measure.gpu_room import is_out_of_memory
-from spillway.model.meta.image_tower import Features, ImageTower, count_bytes
+from spillway.model.meta.image_tower import Features, ImageTower
 from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.model_code import refusal

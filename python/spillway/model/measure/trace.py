@@ -114,7 +114,7 @@ def trace_step(
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
     kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
-    if tiles.head_tokens is not None and shape.most_own > 1:
+    if tiles.head_tokens is not None and shape.largest_share > 1:
         whole.passes.update(tracer.joined_head())
         kept += extra_bytes(tiles, shape, small)
     return StepTrace(whole, half, fewest, kept, saved)
@@ -159,7 +159,7 @@ class Tracer:
     def joined_head(self) -> Json:
         """The head's passes over all micro-batches of a virtual rank, as one micro-batch of them has its part."""
         shape = self._shape
-        joined = -(-shape.most_own // shape.virtual_ranks)
+        joined = -(-shape.largest_share // shape.virtual_ranks)
         work = sample(self._small, joined * shape.batch, shape.length)
         with self._opened(work.tokens) as (stream, engine):
             stream.step(work, {}, 0)

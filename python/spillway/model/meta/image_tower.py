@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -147,8 +147,3 @@ def list_arguments(config: Any) -> frozenset[str]:
         raise InputError(f"images: a model of type {config.model_type} is trained on text alone in this release")
     names = inspect.signature(list_classes(config)[0].forward).parameters.keys() - OTHER_ARGUMENTS
     return frozenset(name for name in names if not any(part in name for part in OTHER_MEDIA))
-
-
-def count_bytes(images: Mapping[str, torch.Tensor] | None) -> int:
-    """Bytes of a micro-batch's pixels and what comes with them."""
-    return sum(each.numel() * each.element_size() for each in (images or {}).values())
