@@ -9,20 +9,13 @@ Conversion::Conversion(const plan::Description& description, const state::Layout
     : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
 
 std::byte* Conversion::weights(const plan::Pass& pass) const {
-  auto* const kept = arenas_.at(schedule_, pass[plan::Operand::weights]);
-  if (kept == nullptr || !plan::converts(description_, layout_, pass)) return kept;
+  if (pass.weights.empty()) return nullptr;
+  if (!plan::converts(description_, layout_, pass)) return arenas_.at(schedule_, pass.weights.front().here);
   auto* const copy = arenas_.at(schedule_, pass[plan::Operand::converted]);
-  convert(pass, kept, copy);
-  return copy;
-}
-
-void Conversion::convert(const plan::Pass& pass, const std::byte* from, std::byte* to) const {
-  const auto chunks = plan::chunks_of(layout_, pass);
-  for (auto c = chunks.first; c < chunks.end(); ++c) {
-    const auto& chunk = layout_.chunks()[c];
+  each_weight(pass, [&, to = copy](const state::Chunk& chunk, const std::byte* from) mutable {
     for (const auto& range : plan::ranges_at_once(layout_, chunk)) to = convert(chunk, range, from, to);
-    from += weight_bytes(description_.rule(), chunk);
-  }
+  });
+  return copy;
 }
 
 std::byte* Conversion::convert(const state::Chunk& chunk, plan::ValueRange range, const std::byte* from,
@@ -48,12 +41,12 @@ void Conversion::convert_pieces(const plan::Pass& pass, std::size_t tensor, std:
   const auto unit = state::field_bytes(description_.computes()).weight;
   auto* const to =
       arenas_.at(schedule_, pass[plan::Operand::converted]) + plan::weight_first(description_, layout_, tensor) * unit;
-  const auto* from = arenas_.at(schedule_, pass[plan::Operand::weights]);
-  auto c = layout_.blocks()[pass.block].first_chunk;
-  for (const auto& span : spans) {
-    for (; c < span.chunk; ++c) from += weight_bytes(description_.rule(), layout_.chunks()[c]);
-    convert(layout_.chunks()[c], span.values, from, to + span.first * unit);
-  }
+  auto span = spans.begin();
+  each_weight(pass, [&](const state::Chunk& chunk, const std::byte* from) {
+    for (; span != spans.end() && span->chunk == chunk.id; ++span) {
+      convert(chunk, span->values, from, to + span->first * unit);
+    }
+  });
 }
 
 }  // namespace spillway::execute

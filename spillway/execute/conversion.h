@@ -29,7 +29,12 @@ class Conversion {
   void convert_pieces(const plan::Pass& pass, std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
 
  private:
-  void convert(const plan::Pass& pass, const std::byte* from, std::byte* to) const;
+  /// Calls body(chunk, weights) for each chunk of a pass.
+  template <class Body>
+  void each_weight(const plan::Pass& pass, Body body) const {
+    plan::each_weight(pass, layout_, description_.rule(), &plan::PassWeights::here,
+                      [&](plan::Index c, plan::Place at) { body(layout_.chunks()[c], arenas_.at(schedule_, at)); });
+  }
   /// A range of the chunk at `from`; gives the end of what it has made at `to`.
   std::byte* convert(const state::Chunk& chunk, plan::ValueRange range, const std::byte* from, std::byte* to) const;
 

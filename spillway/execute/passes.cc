@@ -45,7 +45,7 @@ void Passes::embedding_forward(std::byte* output) {
   for (std::size_t i = 0; i < block.chunks; ++i) {
     const auto* pass = executor_.next();
     const auto& chunk = layout_.chunks()[block.first_chunk + pass->slice];
-    const auto* const weights = at((*pass)[Operand::weights]);
+    const auto* const weights = at(pass->weights.front().here);
     if (packed_) {
       rows_->pack(chunk, weights, output, thread_pool_);
     } else {

@@ -53,14 +53,15 @@ void StepDigests::begin(bool wanted) {
 }
 
 void StepDigests::add_weights(const plan::Pass& pass) {
-  if (!wanted_ || pass[plan::Operand::weights] == plan::kNone) return;
-  const auto& buffer = schedule_.buffers[pass[plan::Operand::weights]];
-  const auto chunks = plan::chunks_of(layout_, pass);
-  Bytes bytes = 0;
-  for (auto c = chunks.first; c < chunks.end(); ++c) bytes += weight_bytes(rule_, layout_.chunks()[c]);
-  add(text("the weights of ", layout_.blocks()[pass.block].name, " (chunk ", chunks.first, ") in ",
-           traits(pass.kind).key),
-      true, {arenas_.at(buffer), std::min(bytes, buffer.bytes)}, buffer.on_device());
+  if (!wanted_) return;
+  for (const auto& [chunks, here, whole] : pass.weights) {
+    const auto& buffer = schedule_.buffers[here];
+    Bytes bytes = 0;
+    for (auto c = chunks.first; c < chunks.end(); ++c) bytes += weight_bytes(rule_, layout_.chunks()[c]);
+    add(text("the weights of ", layout_.blocks()[pass.block].name, " (chunk ", chunks.first, ") in ",
+             traits(pass.kind).key),
+        true, {arenas_.at(buffer), std::min(bytes, buffer.bytes)}, buffer.on_device());
+  }
 }
 
 void StepDigests::add_gradient(const std::string& tensor, std::size_t chunk, std::span<const std::byte> values,

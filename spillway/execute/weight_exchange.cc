@@ -25,15 +25,12 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
   const auto& description = plan_.description;
   const auto& world = description.world;
   const auto rule = description.rule();
-  const auto chunks = plan::chunks_of(plan_.layout, pass);
   const bool first = op == plan::Op::gather || !plan::has_hops(plan::Op::gather, world);
-  auto* at = arenas_.at(plan_.plan.schedule, pass[plan::Operand::whole_weights]);
   std::vector<network::Message> out;
-  for (auto c = chunks.first; c < chunks.end(); ++c) {
+  plan::each_weight(pass, plan_.layout, rule, &plan::PassWeights::whole, [&](plan::Index c, plan::Place place) {
     const auto& chunk = plan_.layout.chunks()[c];
-    if (!description.is_sent(chunk)) break;  // it comes last, and may have no room there
-    const std::span<std::byte> bytes(at, weight_bytes(rule, chunk));
-    at += bytes.size();
+    if (!description.is_sent(chunk)) return;  // it may have no room there
+    const std::span<std::byte> bytes(arenas_.at(plan_.plan.schedule, place), weight_bytes(rule, chunk));
     const auto owner = description.owner(plan_.layout, chunk);
     const auto& placement = plan_.plan.placement;
     const bool apart = placement[c].weight.keeps_own() && placement[c].weight.on_host();
@@ -41,7 +38,7 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
       std::memcpy(bytes.data(), arenas_.at(plan_.plan.schedule, plan_.plan.schedule.groups[c].weight), bytes.size());
     }
     plan::each_hop(op, world, owner, [&](std::size_t peer, bool sends) { out.push_back({peer, sends, bytes}); });
-  }
+  });
   return out;
 }
 

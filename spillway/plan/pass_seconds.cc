@@ -61,15 +61,14 @@ double pass_seconds(const Schedule& schedule, const state::Layout& layout, const
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index pass) {
   const auto& it = schedule.passes[pass];
-  const auto weights = it[Operand::weights];
-  if (weights != kNone && schedule.buffers[weights].on_device()) return 0;
-  const bool layer = traits(it.kind).of_layer;
+  const auto there = [&](const PassWeights& of) { return of.here != kNone && schedule.buffers[of.here].on_device(); };
+  if (std::ranges::any_of(it.weights, there)) return 0;
   const auto chunks = chunks_of(layout, it);
   const auto element = state::field_bytes(description.type).weight;
   std::vector<double> seconds(rates.nodes.size(), 0);
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto node = schedule.node.empty() ? 0U : schedule.node[c];
-    const bool stays = layer ? schedule.resident_weight[it.block] != kNone : schedule.resident_slice[c] != kNone;
+    const bool stays = schedule.resident_weight[c] != kNone;
     if (!stays || node == 0 || node >= rates.nodes.size() || rates.nodes[node].read <= 0) continue;
     seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
   }

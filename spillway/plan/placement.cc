@@ -68,6 +68,10 @@ std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks) {
   return out;
 }
 
+std::vector<Range> weight_objects(const state::Block& block) {
+  return pass_ranges(block, block.chunks);
+}
+
 std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {
   std::vector<Range> out;
   for (const auto& block : layout.blocks()) {

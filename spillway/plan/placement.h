@@ -92,6 +92,9 @@ void keep_own_weights(const Description& description, const state::Layout& layou
 /// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
 [[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);
 
+/// Objects that the weights of a block are moved and placed by: of a layer all of them together, of a table each slice.
+[[nodiscard]] std::vector<Range> weight_objects(const state::Block& block);
+
 /// Weights that one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of
 /// blocks.
 [[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);

@@ -37,7 +37,7 @@ class RegionPlacer {
 
  private:
   static constexpr std::uint16_t kMixed = 0xffff;
-  /// Weights of neighbours of a layer that stay, one behind the other.
+  /// Weights of neighbours that stay, one behind the other.
   struct Weights {
     Index buffer = kNone;
     std::vector<Index> chunks;
@@ -46,11 +46,9 @@ class RegionPlacer {
   void find_nodes() {
     for (Index b = 0; b < node_.size(); ++b) node_[b] = schedule_.buffers[b].node;
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
-      for (const auto buffer : {schedule_.resident_state[c], schedule_.resident_slice[c]}) {
-        if (buffer != kNone) node_[buffer] = schedule_.node[c];
-      }
+      if (const auto state = schedule_.resident_state[c]; state != kNone) node_[state] = schedule_.node[c];
+      list_weight(c);
     }
-    for (Index b = 0; b < layout_.blocks().size(); ++b) list_weights(b);
     for (const auto& it : weights_) {
       const auto first = schedule_.node[it.chunks.front()];
       const bool one = std::ranges::all_of(it.chunks, [&](Index c) { return schedule_.node[c] == first; });
@@ -59,16 +57,12 @@ class RegionPlacer {
   }
 
   /// All of them where passes find them so; else where a process keeps its own apart.
-  void list_weights(Index b) {
-    const auto& block = layout_.blocks()[b];
-    const auto all = schedule_.resident_weight[b];
-    for (auto c = static_cast<Index>(block.first_chunk); c < block.first_chunk + block.chunks; ++c) {
-      const auto buffer = all != kNone ? all : schedule_.groups[c].weight.buffer;
-      if (buffer == kNone || buffer == schedule_.resident_slice[c]) continue;
-      if (!schedule_.buffers[buffer].whole || !schedule_.buffers[buffer].on_host()) continue;
-      if (weights_.empty() || weights_.back().buffer != buffer) weights_.push_back({buffer, {}});
-      weights_.back().chunks.push_back(c);
-    }
+  void list_weight(Index c) {
+    const auto all = schedule_.resident_weight[c];
+    const auto buffer = all != kNone ? all : schedule_.groups[c].weight.buffer;
+    if (buffer == kNone || !schedule_.buffers[buffer].whole || !schedule_.buffers[buffer].on_host()) return;
+    if (weights_.empty() || weights_.back().buffer != buffer) weights_.push_back({buffer, {}});
+    weights_.back().chunks.push_back(c);
   }
 
   /// Stacks the resident bytes that lie on this node alone.

@@ -132,8 +132,6 @@ struct Buffer {
 /// A tensor, or several behind one another, that a pass reads or writes. Operands of several passes share a buffer
 /// where they are the same tensor.
 enum class Operand : std::uint8_t {
-  weights,          ///< where the pass computes
-  whole_weights,    ///< several processes: weights on the host, with those that other processes send
   converted,        ///< copy of the weights in the type of the products (plan/conversion.h)
   input,            ///< boundary activation
   output,           ///< boundary activation
@@ -152,12 +150,19 @@ enum class Operand : std::uint8_t {
   received_rows,    ///< several processes: sums of rows that others make for this one
   machine_rows,     ///< several machines of several processes: sums of rows that this one adds for its machine
 };
-inline constexpr std::size_t kOperands = 19;
+inline constexpr std::size_t kOperands = 17;
 [[nodiscard]] constexpr std::array<Index, kOperands> no_operands() noexcept {
   std::array<Index, kOperands> out{};
   out.fill(kNone);
   return out;
 }
+
+/// Buffers that hold the weights of one object (pass_weights()) for a pass, its chunks one behind the other.
+struct PassWeights {
+  Range chunks;
+  Index here = kNone;   ///< where the pass computes
+  Index whole = kNone;  ///< several processes: on the host, with those that other processes send
+};
 
 struct Pass {
   PassKind kind = PassKind::forward;
@@ -168,6 +173,7 @@ struct Pass {
   bool on_host = false;            ///< although there is a device with memory of its own
   Saved saved = Saved::recompute;  ///< passes of a layer
   std::array<Index, kOperands> operands = no_operands();
+  std::vector<PassWeights> weights = {};  ///< by object, in the order of chunks
 
   /// The buffer of an operand; kNone: the pass has none.
   [[nodiscard]] Index operator[](Operand what) const noexcept { return operands[static_cast<std::size_t>(what)]; }
@@ -212,8 +218,7 @@ struct Schedule {
   std::uint32_t positions = 0;
   std::vector<Index> update_task;      ///< by chunk; kNone: it does not learn
   std::vector<Index> refit_task;       ///< by chunk; kNone: it has no background refit
-  std::vector<Index> resident_weight;  ///< by block (layers) : buffer; kNone otherwise
-  std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise
+  std::vector<Index> resident_weight;  ///< by chunk: buffer on the host that passes read it in; kNone otherwise
   std::vector<Index> resident_state;   ///< by chunk: buffer; kNone otherwise
   /// Places of each chunk's groups around an update. A chunk that does not learn has a weight that stays, or nothing.
   /// Groups that a device updates, with their master on the host, have their places on the host.
@@ -277,6 +282,20 @@ inline constexpr Bytes kSparsePart = 64 * MiB;
 
 /// The chunks that a pass reads.
 [[nodiscard]] Range chunks_of(const state::Layout& layout, const Pass& pass);
+
+/// Calls body(chunk, place) for each chunk of a pass's weights, in order: with its place where the pass computes, or in
+/// the buffers `whole`.
+template <class Body>
+void each_weight(const Pass& pass, const state::Layout& layout, const state::UpdateRule& rule,
+                 Index PassWeights::*buffer, const Body& body) {
+  for (const auto& it : pass.weights) {
+    Place place{it.*buffer};
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      body(c, place);
+      place.offset += state::weight_bytes(rule, layout.chunks()[c]);
+    }
+  }
+}
 
 /// Says on which node what stays of each chunk lies, and so which lane updates it. make_schedule()
 /// has done so already.

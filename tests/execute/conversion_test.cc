@@ -39,7 +39,7 @@ TEST(Conversion, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
   ConvertedPasses it(std::nullopt);
   const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
   for (const auto& pass : it.schedule.passes) {
-    auto* const expected = it.arena.data() + it.schedule.buffers[pass[plan::Operand::weights]].offset;
+    auto* const expected = it.arena.data() + it.schedule.buffers[pass.weights.front().here].offset;
     EXPECT_EQ(conversion.weights(pass), expected);
   }
 }
@@ -48,8 +48,8 @@ TEST(Conversion, CopiesAPassesWeightsToFp32) {
   ConvertedPasses it(state::ComputeType::fp32);
   const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
   for (const auto& pass : it.schedule.passes) {
-    const auto* kept = reinterpret_cast<const std::uint16_t*>(it.arena.data() +
-                                                              it.schedule.buffers[pass[plan::Operand::weights]].offset);
+    const auto* kept =
+        reinterpret_cast<const std::uint16_t*>(it.arena.data() + it.schedule.buffers[pass.weights.front().here].offset);
     const auto values = plan::converted_bytes(it.description, it.layout, pass) / sizeof(float);
     const std::vector<std::uint16_t> before(kept, kept + values);
     const auto* found = reinterpret_cast<const float*>(conversion.weights(pass));

@@ -156,7 +156,7 @@ TEST_F(DeviceExecutorTest, APassIsIssuedBeforeItsCopiesEndAndRunsAfterThem) {
     executor_->begin({});
     while (const auto* pass = executor_->next()) {
       before_copies += copies_run();
-      const auto& weights = schedule_.buffers[(*pass)[plan::Operand::weights]];
+      const auto& weights = schedule_.buffers[pass->weights.front().here];
       const std::span found(device_->memory().subspan(weights.offset, weight_bytes_of(*pass)));
       device_->call(stream_, [found, &complete] {
         complete += std::ranges::all_of(found, [](std::byte it) { return it == std::byte{7}; });

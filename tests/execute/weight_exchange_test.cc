@@ -22,7 +22,7 @@ void expect_all_gathered(std::size_t size, std::size_t local) {
   }
   const auto each = [](test::RankPlan& rank, const auto& body) {
     const auto& pass = rank.pass(plan::PassKind::forward, 0);
-    auto* at = rank.at(pass[plan::Operand::weights]);
+    auto* at = rank.at(pass.weights.front().here);
     for (auto c = plan::chunks_of(rank.layout, pass).first; c < plan::chunks_of(rank.layout, pass).end(); ++c) {
       const auto& chunk = rank.layout.chunks()[c];
       const std::span<std::byte> bytes(at, weight_bytes(rank.description.rule(), chunk));

@@ -270,10 +270,10 @@ TEST_F(DeviceBlocksTest, OfABlockThatIsFrozenInPartEachOfSeveralProcessesHasAllW
     for (const auto& it : schedule.buffers) EXPECT_FALSE(it.on_host() && it.kind == BufferClass::weight);
     for (const auto& pass : schedule.passes) {
       if (pass.block != 0) continue;
-      const auto& weights = schedule.buffers[pass[Operand::weights]];
+      const auto& weights = schedule.buffers[pass.weights.front().here];
       EXPECT_TRUE(weights.on_device() && weights.whole);
       EXPECT_EQ(weights.bytes, all);
-      EXPECT_EQ(schedule.buffers[pass[Operand::whole_weights]].bytes, trained);
+      EXPECT_EQ(schedule.buffers[pass.weights.front().whole].bytes, trained);
     }
     for (const auto& task : schedule.tasks) {
       if (!task.moves(ObjectKind::weight) || task.what.index >= block.chunks) continue;

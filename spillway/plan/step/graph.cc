@@ -32,13 +32,12 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
   out.passes = order.passes();
   out.positions = order.positions();
   out.node = placement.nodes();
-  for (auto* list : {&out.update_task, &out.refit_task, &out.resident_slice, &out.resident_state, &write_weight,
+  for (auto* list : {&out.update_task, &out.refit_task, &out.resident_weight, &out.resident_state, &write_weight,
                      &write_grad, &snapshot_weight, &snapshot_state}) {
     list->assign(n, kNone);
   }
   out.early.assign(n, {});
   out.groups.assign(n, {});
-  out.resident_weight.assign(layout.blocks().size(), kNone);
   host_weights.assign(passes, {});
   for (auto* list : {&grads, &gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
 }
@@ -91,9 +90,9 @@ void StepGraph::place(Index task, Place where) {
   (it.op == Op::refit ? it.to : it.from) = where;
 }
 
-void StepGraph::set_weights(Index pass, HostWeights weights) {
-  if (computes_on_host(pass)) out.passes[pass][Operand::weights] = weights.buffer;
-  host_weights[pass] = std::move(weights);
+void StepGraph::add_weights(Index pass, Range chunks, HostWeights weights) {
+  out.passes[pass].weights.push_back({chunks, computes_on_host(pass) ? weights.buffer : kNone});
+  host_weights[pass].push_back(std::move(weights));
 }
 
 Schedule StepGraph::freeze() && {

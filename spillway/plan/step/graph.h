@@ -33,10 +33,10 @@ struct Event {
   Index number = kNone;
 };
 
-/// Place of a pass's weights on the host.
+/// Place of the weights of an object on the host, for a pass.
 struct HostWeights {
   Index buffer = kNone;
-  std::vector<Index> reads;  ///< tasks that bring them, by chunk of the pass; empty: they stay, or were there before
+  std::vector<Index> reads;  ///< tasks that bring them, by chunk of the object; empty: they stay, or were there before
 };
 
 class StepGraph {
@@ -118,12 +118,12 @@ class StepGraph {
 
   /// Says where a task takes its bytes, or has them, that was made without knowing it.
   void place(Index task, Place where);
-  /// The pass finds its weights so on the host; there it reads them, unless it computes on a device.
-  void set_weights(Index pass, HostWeights weights);
+  /// The pass finds the weights of one more object so on the host; there it reads them, unless it computes on a device.
+  void add_weights(Index pass, Range chunks, HostWeights weights);
 
   // Handles that several passes read; tasks and buffers are kNone where there is none:
   const SnapshotGroups snapshots;                      ///< of what lives on a device
-  std::vector<HostWeights> host_weights;               ///< by pass
+  std::vector<std::vector<HostWeights>> host_weights;  ///< by pass and object
   std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
   std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
   std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners

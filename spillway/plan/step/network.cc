@@ -97,9 +97,10 @@ Index add_gather(StepGraph& graph, Index pass) {
       for (auto c = chunks.first; c < chunks.end(); ++c) {
         if (!graph.placement[c].device_resident()) graph.need(task, graph.find_event(c, ChunkEvent::weight_updated));
       }
-      const auto& weights = graph.host_weights[pass];
-      for (const auto read : weights.reads) graph.need(task, read);
-      if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);
+      for (const auto& weights : graph.host_weights[pass]) {
+        for (const auto read : weights.reads) graph.need(task, read);
+        if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);
+      }
     }
     before = task;
   }

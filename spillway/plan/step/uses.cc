@@ -69,20 +69,20 @@ SharedUse head_sums_of(const StepOrder& order) {
 
 std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& layout) {
   std::vector<WeightUse> out;
-  const auto first_of = [&](Index b) { return static_cast<Index>(layout.blocks()[b].first_chunk); };
+  const auto slice_of = [&](Index b, Index s) {
+    return std::vector<Range>{{static_cast<Index>(layout.blocks()[b].first_chunk) + s, 1}};
+  };
   for (std::size_t i = 0; i < order.layers.size(); ++i) {
-    const auto b = order.layers[i];
-    auto& it =
-        out.emplace_back(WeightUse{{first_of(b), static_cast<Index>(layout.blocks()[b].chunks)}, {order.forward[i]}});
+    auto& it = out.emplace_back(WeightUse{weight_objects(layout.blocks()[order.layers[i]]), {order.forward[i]}});
     if (order.backward[i] != kNone) it.passes.push_back(order.backward[i]);
   }
   for (Index s = 0; s < order.embedding.size(); ++s) {
-    out.push_back({{first_of(order.embedding_block) + s, 1}, {order.embedding[s]}});
+    out.push_back({slice_of(order.embedding_block, s), {order.embedding[s]}});
   }
   const bool tied = order.head != kNone && order.head == order.embedding_block;
   const auto first_slice = out.size() - order.embedding.size();
   for (Index s = 0; s < order.head_loss.size(); ++s) {
-    if (!tied) out.push_back({{first_of(order.head) + s, 1}, {}});
+    if (!tied) out.push_back({slice_of(order.head, s), {}});
     auto& passes = tied ? out[first_slice + s].passes : out.back().passes;
     passes.push_back(order.head_loss[s]);
     passes.push_back(order.head_gradient[order.head_gradient.size() - 1 - s]);

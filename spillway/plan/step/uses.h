@@ -34,7 +34,7 @@ struct SharedUse {
 /// Weights that passes read together: those of a layer, or one slice of a table. Their updates come before the first of
 /// the passes.
 struct WeightUse {
-  Range chunks;
+  std::vector<Range> objects;  ///< chunks that lie together; neighbours
   std::vector<Index> passes;
 };
 [[nodiscard]] std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& layout);

@@ -10,23 +10,60 @@
 namespace spillway::plan::step {
 namespace {
 
-/// The weights that a pass reads together: to the host, from other processes, and to where the pass computes.
+/// The weights of an object that passes read: to the host, from other processes, and to where each pass computes.
 class WeightRoute {
  public:
-  WeightRoute(StepGraph& graph, const WeightUse& use)
-      : graph_(graph), order_(graph.order), out_(graph.out), chunks_(use.chunks), passes_(use.passes) {}
+  /// `object`: the number of it among those that the passes read.
+  WeightRoute(StepGraph& graph, Range chunks, const std::vector<Index>& passes, std::size_t object)
+      : graph_(graph), order_(graph.order), out_(graph.out), chunks_(chunks), passes_(passes), object_(object) {}
 
-  void run() {
-    for (std::size_t i = 0; i < passes_.size(); ++i) {
-      bring_to_host(i);
-      const auto p = passes_[i];
-      if (graph_.description.is_shared()) {
-        graph_.gathers[p] = finds(i) ? graph_.gathers[passes_[i - 1]] : add_gather(graph_, p);
-        out_.passes[p][Operand::whole_weights] = host(i).buffer;
-      }
-      if (!graph_.computes_on_host(p)) bring_to_device(i);
+  /// A pass finds what the one before it has left: what stays, a copy on the device, or a window that both read.
+  [[nodiscard]] bool finds(std::size_t i) const {
+    if (i == 0) return false;
+    const bool keeps = home().has_device_copy() && !graph_.computes_on_host(passes_[i - 1]);
+    return graph_.stays(chunks_.first) || keeps || follows(i);
+  }
+
+  void bring_to_host(std::size_t i) {
+    const auto p = passes_[i];
+    if (i == 0 && lives_there() && graph_.description.is_shared() && traits(out_.passes[p].kind).of_layer) {
+      read_beside();
+    } else if (i == 0) {
+      read_first();
+    } else if (finds(i)) {
+      const bool window = !graph_.stays(chunks_.first) && !home().has_device_copy();
+      if (window && graph_.computes_on_host(p)) graph_.lets_go(task(i), host(i - 1).buffer);
+      graph_.add_weights(p, chunks_, {host(i - 1).buffer, {}});
+    } else {
+      read_again(i);
     }
-    replace_between();
+    if (graph_.description.is_shared()) at(p).whole = host(i).buffer;
+    if (traits(out_.passes[p].kind).phase == Phase::backward) return;
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(task(i), out_.update_task[c]);
+  }
+
+  /// From there, and from the gather of the pass.
+  void bring_to_device(std::size_t i) {
+    const auto p = passes_[i];
+    if (lives_there()) {
+      read_in_place(p);
+    } else if (home().has_device_copy()) {
+      keep_copy(p);
+    } else if (follows(i)) {
+      const auto window = at(p - 1).here;
+      out_.buffers[window].last = order_.position(p);
+      graph_.lets_go(graph_.task_of(p), window);
+      at(p).here = window;
+    } else {
+      add_window(p);
+    }
+  }
+
+  /// Copies that stay are replaced, where they have changed, when the passes of the step before have read them.
+  void replace_between() {
+    for (const auto upload : uploads_) {
+      for (const auto reader : readers_) graph_.need(upload, graph_.task_of(reader), true);
+    }
   }
 
  private:
@@ -34,7 +71,9 @@ class WeightRoute {
   [[nodiscard]] bool lives_there() const {
     return graph_.placement[chunks_.first].device_resident() && graph_.stays(chunks_.first);
   }
-  [[nodiscard]] HostWeights& host(std::size_t i) { return graph_.host_weights[passes_[i]]; }
+  [[nodiscard]] HostWeights& host(std::size_t i) { return host_at(passes_[i]); }
+  [[nodiscard]] HostWeights& host_at(Index p) { return graph_.host_weights[p][object_]; }
+  [[nodiscard]] PassWeights& at(Index p) { return out_.passes[p].weights[object_]; }
   [[nodiscard]] Index task(std::size_t i) const { return graph_.task_of(passes_[i]); }
   /// True if any process updates it.
   [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
@@ -47,31 +86,7 @@ class WeightRoute {
     if (i == 0 || i >= passes_.size() || passes_[i] != passes_[i - 1] + 1) return false;
     return !traits(out_.passes[passes_[i]].kind).of_layer && !out_.passes[passes_[i - 1]].on_host;
   }
-  /// A pass finds what the one before it has left: what stays, a copy on the device, or a window that both read.
-  [[nodiscard]] bool finds(std::size_t i) const {
-    if (i == 0) return false;
-    const bool keeps = home().has_device_copy() && !graph_.computes_on_host(passes_[i - 1]);
-    return graph_.stays(chunks_.first) || keeps || follows(i);
-  }
-
   // To the host:
-  void bring_to_host(std::size_t i) {
-    const auto p = passes_[i];
-    if (i == 0 && lives_there() && graph_.description.is_shared() && traits(out_.passes[p].kind).of_layer) {
-      read_beside();
-    } else if (i == 0) {
-      read_first();
-    } else if (finds(i)) {
-      const bool window = !graph_.stays(chunks_.first) && !home().has_device_copy();
-      if (window && graph_.computes_on_host(p)) graph_.lets_go(task(i), host(i - 1).buffer);
-      graph_.set_weights(p, {host(i - 1).buffer, {}});
-    } else {
-      read_again(i);
-    }
-    if (traits(out_.passes[p].kind).phase == Phase::backward) return;
-    for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(task(i), out_.update_task[c]);
-  }
-
   /// Position up to which the window of a pass is in use.
   [[nodiscard]] std::uint32_t window_end(std::size_t i) const {
     const bool window = follows(i + 1) && !graph_.stays(chunks_.first) && !home().has_device_copy();
@@ -94,7 +109,9 @@ class WeightRoute {
     Place own;  // where this process's weights stay, apart from what passes read
     if (graph_.stays(chunks_.first)) {
       weights.buffer = graph_.add_whole(BufferClass::weight, bytes, home().kind);
-      if (home().on_host()) resident() = weights.buffer;
+      if (home().on_host()) {
+        for (auto c = chunks_.first; c < chunks_.end(); ++c) out_.resident_weight[c] = weights.buffer;
+      }
     } else {
       if (home().in_memory() && mine > 0) own = {graph_.add_whole(BufferClass::weight, mine, home().kind)};
       const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
@@ -106,12 +123,7 @@ class WeightRoute {
       bring_chunk(c, place, own, weights);
       place.offset += graph_.weight_bytes(c);
     }
-    graph_.set_weights(p, std::move(weights));
-  }
-
-  [[nodiscard]] Index& resident() {
-    const bool layer = traits(out_.passes[passes_.front()].kind).of_layer;
-    return layer ? out_.resident_weight[graph_.chunk(chunks_.first).block] : out_.resident_slice[chunks_.first];
+    graph_.add_weights(p, chunks_, std::move(weights));
   }
 
   void bring_chunk(Index c, Place place, Place& own, HostWeights& weights) {
@@ -150,7 +162,7 @@ class WeightRoute {
       if (graph_.is_trainable(c)) weights.reads.push_back(add_own_download(c, {weights.buffer, there.offset}, p));
       there.offset += graph_.weight_bytes(c);
     }
-    graph_.set_weights(p, std::move(weights));
+    graph_.add_weights(p, chunks_, std::move(weights));
   }
 
   /// A window of its own for a pass that needs them once more.
@@ -167,7 +179,7 @@ class WeightRoute {
       if (graph_.is_read(c)) weights.reads.push_back(add_read(c, place, p));
       place.offset += graph_.weight_bytes(c);
     }
-    graph_.set_weights(p, std::move(weights));
+    graph_.add_weights(p, chunks_, std::move(weights));
   }
 
   /// From a path or from a device, for a pass that does not follow an update there.
@@ -215,26 +227,10 @@ class WeightRoute {
   }
 
   // From there to a device:
-  void bring_to_device(std::size_t i) {
-    const auto p = passes_[i];
-    if (lives_there()) {
-      read_in_place(p);
-    } else if (home().has_device_copy()) {
-      keep_copy(p);
-    } else if (follows(i)) {
-      const auto window = out_.passes[p - 1][Operand::weights];
-      out_.buffers[window].last = order_.position(p);
-      graph_.lets_go(graph_.task_of(p), window);
-      out_.passes[p][Operand::weights] = window;
-    } else {
-      add_window(p);
-    }
-  }
-
   /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
   /// it is frozen.
   void read_in_place(Index p) {
-    out_.passes[p][Operand::weights] = out_.groups[chunks_.end() - 1].weight.buffer;
+    at(p).here = out_.groups[chunks_.end() - 1].weight.buffer;
     for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(out_.update_task[c], graph_.task_of(p), true);
     if (graph_.gathers[p] != kNone) bring_others(p);
   }
@@ -243,12 +239,12 @@ class WeightRoute {
   void bring_others(Index p) {
     readers_.push_back(p);
     if (copy_ != kNone) return;
-    copy_ = out_.passes[p][Operand::weights];
+    copy_ = at(p).here;
     const auto ends = [this](Index c) { return graph_.is_mine(c) != graph_.is_mine(c - 1); };
     for (const auto& it : coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), ends)) {
       if (!graph_.is_mine(it.chunks.first)) uploads_.push_back(upload(it, copy_, p));
     }
-    graph_.lets_go(graph_.gathers[p], graph_.host_weights[p].buffer);
+    graph_.lets_go(graph_.gathers[p], host_at(p).buffer);
   }
 
   void keep_copy(Index p) {
@@ -257,14 +253,7 @@ class WeightRoute {
       copy_ = graph_.add_whole(BufferClass::weight, host_bytes(p), TierKind::device);
       for (const auto& it : copies(true)) uploads_.push_back(upload(it, copy_, p));
     }
-    out_.passes[p][Operand::weights] = copy_;
-  }
-
-  /// Copies that stay are replaced, where they have changed, when the passes of the step before have read them.
-  void replace_between() {
-    for (const auto upload : uploads_) {
-      for (const auto reader : readers_) graph_.need(upload, graph_.task_of(reader), true);
-    }
+    at(p).here = copy_;
   }
 
   void add_window(Index p) {
@@ -277,7 +266,7 @@ class WeightRoute {
     }
     const auto window = graph_.add_buffer(BufferClass::window, host_bytes(p), first, last, TierKind::device);
     graph_.lets_go(graph_.task_of(p), window);
-    out_.passes[p][Operand::weights] = window;
+    at(p).here = window;
     for (const auto& it : groups) upload(it, window, p);
   }
 
@@ -287,7 +276,7 @@ class WeightRoute {
     return coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), apart ? Separate(ends) : Separate{});
   }
 
-  [[nodiscard]] Bytes host_bytes(Index p) const { return out_.buffers[graph_.host_weights[p].buffer].bytes; }
+  [[nodiscard]] Bytes host_bytes(Index p) const { return out_.buffers[graph_.host_weights[p][object_].buffer].bytes; }
 
   /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy. Of
   /// several processes each brings its own apart (add_update_hops), as a gather comes between update and pass.
@@ -297,7 +286,7 @@ class WeightRoute {
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {
-    const auto& weights = graph_.host_weights[p];
+    const auto& weights = host_at(p);
     const auto first = it.chunks.first;
     const Move move{{ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at}, {there, it.at}, it.bytes};
     const auto up = bring_to_pass(graph_, Lane::to_device, move, p);
@@ -322,14 +311,32 @@ class WeightRoute {
   Schedule& out_;
   const Range chunks_;
   const std::vector<Index>& passes_;
+  const std::size_t object_;
   Index copy_ = kNone;                    ///< that stays on the device
   std::vector<Index> uploads_, readers_;  ///< tasks that bring it, and passes that read it
 };
 
+/// Objects that passes read together come from other processes by one gather.
+void follow(StepGraph& graph, const WeightUse& use) {
+  std::vector<WeightRoute> routes;
+  for (const auto& chunks : use.objects) routes.emplace_back(graph, chunks, use.passes, routes.size());
+  for (std::size_t i = 0; i < use.passes.size(); ++i) {
+    const auto p = use.passes[i];
+    for (auto& it : routes) it.bring_to_host(i);
+    if (graph.description.is_shared()) {
+      const bool found = std::ranges::all_of(routes, [&](const WeightRoute& it) { return it.finds(i); });
+      graph.gathers[p] = found ? graph.gathers[use.passes[i - 1]] : add_gather(graph, p);
+    }
+    if (graph.computes_on_host(p)) continue;
+    for (auto& it : routes) it.bring_to_device(i);
+  }
+  for (auto& it : routes) it.replace_between();
+}
+
 }  // namespace
 
 void add_weights(StepGraph& graph) {
-  for (const auto& use : weights_of(graph.order, graph.layout)) WeightRoute(graph, use).run();
+  for (const auto& use : weights_of(graph.order, graph.layout)) follow(graph, use);
 }
 
 }  // namespace spillway::plan::step

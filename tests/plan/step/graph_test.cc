@@ -73,9 +73,9 @@ TEST_F(Graph, ABufferIsLetGoByWhoeverBringsTheEventAbout) {
 
 TEST_F(Graph, PassesOnTheHostReadTheirWeightsThere) {
   const auto buffer = graph_.add_whole(BufferClass::weight, 4096);
-  graph_.set_weights(0, {buffer, {}});
-  EXPECT_EQ(graph_.out.passes[0][Operand::weights], buffer);
-  EXPECT_EQ(graph_.host_weights[0].buffer, buffer);
+  graph_.add_weights(0, {0, 1}, {buffer, {}});
+  EXPECT_EQ(graph_.out.passes[0].weights.front().here, buffer);
+  EXPECT_EQ(graph_.host_weights[0].front().buffer, buffer);
   EXPECT_TRUE(graph_.out.buffers[buffer].whole);
 }
 

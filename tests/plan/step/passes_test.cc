@@ -70,9 +70,11 @@ TEST_F(DeviceSchedules, NoHostTaskWaitsForAPassOfTheDevice) {
 TEST_F(DeviceSchedules, PassesOfTheDeviceFindAllTheirBytesThere) {
   each([](const Schedule& schedule, const auto&, const auto&, int round) {
     for (const auto& pass : schedule.passes) {
-      for (const auto what :
-           {Operand::weights, Operand::converted, Operand::input, Operand::output, Operand::hidden_gradient,
-            Operand::head_sums, Operand::gradient, Operand::gradient_sums}) {
+      for (const auto& weights : pass.weights) {
+        EXPECT_EQ(schedule.buffers[weights.here].tier == TierKind::device, !pass.on_host) << "round " << round;
+      }
+      for (const auto what : {Operand::converted, Operand::input, Operand::output, Operand::hidden_gradient,
+                              Operand::head_sums, Operand::gradient, Operand::gradient_sums}) {
         const auto buffer = pass[what];
         if (buffer == kNone) continue;
         EXPECT_EQ(schedule.buffers[buffer].tier == TierKind::device, !pass.on_host)

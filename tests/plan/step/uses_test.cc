@@ -34,8 +34,8 @@ TEST(Uses, OfWeightsAreThePassesThatReadThemInOrder) {
       for (const auto pass : use.passes) {
         ++uses[pass];
         const auto chunks = chunks_of(step.layout, step.order.passes()[pass]);
-        EXPECT_EQ(chunks.first, use.chunks.first);
-        EXPECT_EQ(chunks.count, use.chunks.count);
+        EXPECT_EQ(use.objects.front().first, chunks.first);
+        EXPECT_EQ(use.objects.back().end(), chunks.end());
       }
     }
     for (std::size_t p = 0; p < uses.size(); ++p) {

@@ -37,12 +37,12 @@ TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
   const auto pass = graph.order.head_loss.front();
   add_weights(graph);
   const auto c = graph.chunk_of(graph.order.head, 0);
-  const auto window = graph.host_weights[pass].buffer;
-  ASSERT_EQ(graph.host_weights[pass].reads.size(), 1U);
-  const auto read = graph.host_weights[pass].reads.front(), write = graph.write_weight[c];
+  const auto window = graph.host_weights[pass].front().buffer;
+  ASSERT_EQ(graph.host_weights[pass].front().reads.size(), 1U);
+  const auto read = graph.host_weights[pass].front().reads.front(), write = graph.write_weight[c];
   const auto update = graph.out.update_task[c];
   const auto out = std::move(graph).freeze();
-  EXPECT_EQ(out.passes[pass][Operand::weights], window);
+  EXPECT_EQ(out.passes[pass].weights.front().here, window);
   EXPECT_GE(out.buffers[window].last, out.passes[pass].position);
   EXPECT_EQ(out.groups[c].weight.buffer, window);
   const auto waits = [&](Index task, Index on) {
@@ -58,8 +58,8 @@ TEST_F(Weights, WhatStaysIsNotReadAgain) {
   Updated graph(*this, placement);
   add_weights(graph);
   for (const auto pass : graph.order.forward) {
-    EXPECT_TRUE(graph.host_weights[pass].reads.empty());
-    EXPECT_TRUE(graph.out.buffers[graph.host_weights[pass].buffer].whole);
+    EXPECT_TRUE(graph.host_weights[pass].front().reads.empty());
+    EXPECT_TRUE(graph.out.buffers[graph.host_weights[pass].front().buffer].whole);
   }
 }
 
@@ -69,7 +69,7 @@ TEST_F(Weights, OfALayerComeOnceMoreToAWindowOfAnotherPass) {
   add_weights(graph);
   const auto pass = graph.order.backward.front();
   const auto chunks = chunks_of(layout_, graph.out.passes[pass]);
-  const auto& weights = graph.host_weights[pass];
+  const auto& weights = graph.host_weights[pass].front();
   ASSERT_EQ(weights.reads.size(), chunks.count);
   Bytes at = 0;
   for (Index i = 0; i < chunks.count; ++i) {
