@@ -29,7 +29,7 @@ std::vector<network::Message> WeightExchange::gather(const plan::Pass& pass, pla
   std::vector<network::Message> out;
   plan::each_weight(pass, plan_.layout, rule, &plan::PassWeights::whole, [&](plan::Index c, plan::Place place) {
     const auto& chunk = plan_.layout.chunks()[c];
-    if (!description.is_sent(chunk)) return;  // it may have no room there
+    if (!place.any() || !description.is_sent(chunk)) return;  // it may have no room there
     const std::span<std::byte> bytes(arenas_.at(plan_.plan.schedule, place), weight_bytes(rule, chunk));
     const auto owner = description.owner(plan_.layout, chunk);
     const auto& placement = plan_.plan.placement;

@@ -17,9 +17,11 @@ void DeviceChoice::list_units() {
   std::vector<Unit> boundaries, weights, grads;
   for (Index i = 0; i < placement_.boundaries.size(); ++i) boundaries.push_back({Kind::activation, i, 1});
   for (const auto& it : weights_of_passes(problem_.description, problem_.layout)) {
-    weights.push_back({Kind::weight, it.first, it.count});
     if (can_be_on_device(problem_.description, problem_.layout, it.first))
       states_.push_back({Kind::state, it.first, it.count});
+  }
+  for (const auto& it : objects_of_passes(problem_.description, problem_.layout)) {
+    weights.push_back({Kind::weight, it.first, it.count});
   }
   take_turns();
   const bool stay = !problem_.description.is_shared();  // those of several processes are added on the host

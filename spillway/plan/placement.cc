@@ -1,6 +1,7 @@
 #include "spillway/plan/placement.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace spillway::plan {
 namespace {
@@ -68,7 +69,7 @@ std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks) {
   return out;
 }
 
-std::vector<Range> weight_objects(const state::Block& block) {
+std::vector<Range> weight_objects(const state::Layout& /*layout*/, const state::Block& block) {
   return pass_ranges(block, block.chunks);
 }
 
@@ -77,6 +78,15 @@ std::vector<Range> weights_of_passes(const Description& description, const state
   for (const auto& block : layout.blocks()) {
     if (traits(block.role).is_table && !description.is_head(block)) continue;
     for (const auto& range : pass_ranges(block, block.chunks)) out.push_back(range);
+  }
+  return out;
+}
+
+std::vector<Range> objects_of_passes(const Description& description, const state::Layout& layout) {
+  std::vector<Range> out;
+  for (const auto& block : layout.blocks()) {
+    if (traits(block.role).is_table && !description.is_head(block)) continue;
+    std::ranges::copy(weight_objects(layout, block), std::back_inserter(out));
   }
   return out;
 }

@@ -92,12 +92,16 @@ void keep_own_weights(const Description& description, const state::Layout& layou
 /// The first `chunks` of a block as its passes take them: of a layer all at once, of a table one by one.
 [[nodiscard]] std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks);
 
-/// Objects that the weights of a block are moved and placed by: of a layer all of them together, of a table each slice.
-[[nodiscard]] std::vector<Range> weight_objects(const state::Block& block);
+/// Objects that the weights of a block are moved and placed by: of a layer all of them together, but for pieces that
+/// are apart, of a table each slice.
+[[nodiscard]] std::vector<Range> weight_objects(const state::Layout& layout, const state::Block& block);
 
 /// Weights that one pass over a layer or a head reads: the chunks of a layer, or one slice of a head, in the order of
 /// blocks.
 [[nodiscard]] std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout);
+
+/// The objects of those.
+[[nodiscard]] std::vector<Range> objects_of_passes(const Description& description, const state::Layout& layout);
 
 /// Why a device has no update for the optimizer of a run; empty: it has, of every weight type and state format.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);

@@ -180,7 +180,7 @@ Decisions agreed_decisions(const Problem& asked, const Plan& plan) {
   auto out = plan.decisions;
   const auto problem = asked.copy_with(out);
   if (problem.budget.device) {
-    const auto all = weights_of_passes(problem.description, problem.layout);
+    const auto all = objects_of_passes(problem.description, problem.layout);
     out.device_weights = static_cast<std::size_t>(
         std::ranges::count_if(all, [&](const Range& it) { return plan.placement[it.first].weight.has_device_copy(); }));
   }

@@ -161,7 +161,7 @@ inline constexpr std::size_t kOperands = 17;
 struct PassWeights {
   Range chunks;
   Index here = kNone;   ///< where the pass computes
-  Index whole = kNone;  ///< several processes: on the host, with those that other processes send
+  Index whole = kNone;  ///< several processes: on the host, to where others are sent; kNone: a pass before has them
 };
 
 struct Pass {

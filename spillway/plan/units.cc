@@ -56,8 +56,9 @@ void Units::list(Group group) {
 }
 
 void Units::list_block(Group group, const state::Block& block) {
+  const auto& layout = problem_.layout;
   const bool weights = group == Group::weight;
-  for (const auto& range : pass_ranges(block, weights ? block.chunks : block.trainable_chunks)) {
+  for (const auto& range : weights ? weight_objects(layout, block) : pass_ranges(block, block.trainable_chunks)) {
     if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, range.first)) continue;
     if (group != Group::state) list_range(group, range);
     for (auto c = range.first; group == Group::state && c < range.end(); ++c) list_range(group, {c, 1});

@@ -77,29 +77,29 @@ std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const
 
 Index add_gather(StepGraph& graph, Index pass) {
   const auto& world = graph.description.world;
-  const auto chunks = chunks_of(graph.layout, graph.out.passes[pass]);
-  const auto sent = [&](Index c) { return graph.description.is_sent(graph.chunk(c)); };
-  bool any = false;
-  for (auto c = chunks.first; c < chunks.end(); ++c) any = any || sent(c);
-  if (!any) return kNone;
+  std::vector<Index> sent;
+  each_weight(graph.out.passes[pass], graph.layout, graph.rule, &PassWeights::whole, [&](Index c, Place there) {
+    if (there.any() && graph.description.is_sent(graph.chunk(c))) sent.push_back(c);
+  });
+  if (sent.empty()) return kNone;
   Index before = kNone;
   for (const auto op : {Op::gather, Op::local_gather}) {
     if (!has_hops(op, world)) continue;
     Moved moved;
-    for (auto c = chunks.first; c < chunks.end(); ++c) {
-      if (!sent(c)) continue;
+    for (const auto c : sent) {
       const auto owner = graph.description.owner(graph.layout, graph.chunk(c));
       each_hop(op, world, owner, [&](std::size_t, bool sends) { moved.add(sends, graph.weight_bytes(c)); });
     }
     const auto task = add_task(graph, op, pass, moved);
     graph.need(task, before);
     if (before == kNone) {
-      for (auto c = chunks.first; c < chunks.end(); ++c) {
+      for (const auto c : sent) {
         if (!graph.placement[c].device_resident()) graph.need(task, graph.find_event(c, ChunkEvent::weight_updated));
       }
-      for (const auto& weights : graph.host_weights[pass]) {
-        for (const auto read : weights.reads) graph.need(task, read);
-        if (!graph.out.buffers[weights.buffer].whole) graph.fills(task, weights.buffer);
+      for (std::size_t i = 0; i < graph.host_weights[pass].size(); ++i) {
+        const auto there = graph.out.passes[pass].weights[i].whole;
+        for (const auto read : graph.host_weights[pass][i].reads) graph.need(task, read);
+        if (there != kNone && !graph.out.buffers[there].whole) graph.fills(task, there);
       }
     }
     before = task;

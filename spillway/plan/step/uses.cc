@@ -73,7 +73,8 @@ std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& l
     return std::vector<Range>{{static_cast<Index>(layout.blocks()[b].first_chunk) + s, 1}};
   };
   for (std::size_t i = 0; i < order.layers.size(); ++i) {
-    auto& it = out.emplace_back(WeightUse{weight_objects(layout.blocks()[order.layers[i]]), {order.forward[i]}});
+    auto& it =
+        out.emplace_back(WeightUse{weight_objects(layout, layout.blocks()[order.layers[i]]), {order.forward[i]}});
     if (order.backward[i] != kNone) it.passes.push_back(order.backward[i]);
   }
   for (Index s = 0; s < order.embedding.size(); ++s) {

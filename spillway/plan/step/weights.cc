@@ -26,7 +26,8 @@ class WeightRoute {
 
   void bring_to_host(std::size_t i) {
     const auto p = passes_[i];
-    if (i == 0 && lives_there() && graph_.description.is_shared() && traits(out_.passes[p].kind).of_layer) {
+    const bool beside = is_trained(chunks_.first) && traits(out_.passes[p].kind).of_layer;
+    if (i == 0 && lives_there() && graph_.description.is_shared() && beside) {
       read_beside();
     } else if (i == 0) {
       read_first();
@@ -37,7 +38,7 @@ class WeightRoute {
     } else {
       read_again(i);
     }
-    if (graph_.description.is_shared()) at(p).whole = host(i).buffer;
+    if (graph_.description.is_shared() && !finds(i)) at(p).whole = host(i).buffer;
     if (traits(out_.passes[p].kind).phase == Phase::backward) return;
     for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(task(i), out_.update_task[c]);
   }
