@@ -69,8 +69,15 @@ std::vector<Range> pass_ranges(const state::Block& block, std::size_t chunks) {
   return out;
 }
 
-std::vector<Range> weight_objects(const state::Layout& /*layout*/, const state::Block& block) {
-  return pass_ranges(block, block.chunks);
+std::vector<Range> weight_objects(const state::Layout& layout, const state::Block& block) {
+  std::vector<Range> out;
+  for (const auto& pass : pass_ranges(block, block.chunks)) {
+    for (auto c = pass.first; c < pass.end(); ++c) {
+      const bool begins = c == pass.first || layout.chunks()[c].object != layout.chunks()[c - 1].object;
+      begins ? out.push_back({c, 1}) : static_cast<void>(++out.back().count);
+    }
+  }
+  return out;
 }
 
 std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {

@@ -41,14 +41,21 @@ void check_form(const TensorSpec& spec, BlockRole role) {
                                          ": only what is frozen inside layers can"));
 }
 
-void check_pieces(const Tensor& tensor) {
+/// Values that a tensor begins at a multiple of.
+std::uint64_t alignment_of(const TensorSpec& spec, const Packing& packing, std::uint64_t alignment) {
+  const auto apart = spec.apart ? packing.values_in(packing.granule(kChunkGranule)) : 1;
+  return std::lcm(std::lcm(alignment, packing.values), apart);
+}
+
+void check_pieces(const Tensor& tensor, ComputeType type) {
   const auto& spec = tensor.spec;
-  if (spec.pieces == 0) return;
-  const auto whole = tensor.elements % spec.pieces == 0 && tensor.piece() % kernels::kPackedBlock == 0;
+  if (spec.pieces == 0 && !spec.apart) return;
+  const auto unit = spec.apart ? alignment_of(spec, packing_of(spec.form, type), 1) : kernels::kPackedBlock;
+  const auto whole = spec.pieces > 0 && tensor.elements % spec.pieces == 0 && tensor.piece() % unit == 0;
   if (is_packed(spec.form) && whole) return;
   throw Error(ErrorCode::bad_input,
-              text("tensor ", spec.name, " cannot be converted in ", spec.pieces,
-                   " pieces: it has to be packed, and each piece a multiple of ", kernels::kPackedBlock, " values"));
+              text("tensor ", spec.name, " cannot be ", spec.apart ? "placed" : "converted", " in ", spec.pieces,
+                   " pieces: it has to be packed, and each piece a multiple of ", unit, " values"));
 }
 
 }  // namespace
@@ -93,7 +100,7 @@ Block& Layout::add_block(const BlockSpec& spec) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
     tensors_.back().spec.form = form_in(tensor.form, type_);
     check_form(tensors_.back().spec, spec.role);
-    check_pieces(tensors_.back());
+    check_pieces(tensors_.back(), type_);
     tensors_.back().reduced = checked_reduction(tensors_.back().spec, spec.role);
     if (scope_ == optim::Scope::matrix && tensors_.back().reduced.any()) {
       throw Error(ErrorCode::bad_input,
@@ -124,7 +131,8 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training trainin
               .form = form,
               .packing = packing_of(form, type_),
               .whole = whole,
-              .index = first};
+              .index = first,
+              .object = static_cast<std::size_t>(std::ranges::upper_bound(objects_, first) - objects_.begin())};
   if (training == Training::full) chunk.gradient_elements = chunk.values();
   const auto& packing = chunk.packing;
   std::vector<Span> spans;
@@ -164,6 +172,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training trainin
 
 void Layout::add_layer(const BlockSpec& spec) {
   layers_.push_back(blocks_.size());
+  objects_.clear();
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto training : kTrainings) {
@@ -183,8 +192,11 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     auto& tensor = tensors_[i];
     if (tensor.spec.training != training || tensor.spec.form != form || tensor.whole) continue;
+    const auto alignment = alignment_of(tensor.spec, packing, alignment_);
+    values = round_up(values, alignment);
     tensor.first = begin + packing.elements_of(values);
-    values = round_up(values + tensor.elements, std::lcm(alignment_, packing.values));
+    values = round_up(values + tensor.elements, alignment);
+    if (tensor.spec.apart) add_objects(tensor, packing);
   }
   if (values == 0) return begin;
   const auto total = round_up(packing.elements_of(values), kChunkGranule);
@@ -196,9 +208,22 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
   return begin + total;
 }
 
-/// Elements [first, end) of what begins at `begin`, cut into chunks of equal size.
+/// The pieces of a tensor, and what comes behind it.
+void Layout::add_objects(const Tensor& tensor, const Packing& packing) {
+  for (std::uint64_t i = 0; i <= tensor.spec.pieces; ++i) {
+    const auto at = tensor.first + packing.elements_of(i * tensor.piece());
+    if (objects_.empty() || objects_.back() != at) objects_.push_back(at);
+  }
+}
+
+/// Elements [first, end) of what begins at `begin`, cut where objects begin, and into chunks of equal size.
 void Layout::add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Training training, Form form,
                      std::size_t shard) {
+  const auto next = std::ranges::upper_bound(objects_, begin + first);
+  if (next != objects_.end() && *next < begin + end) {
+    add_run(begin, first, *next - begin, training, form, shard);
+    return add_run(begin, *next - begin, end, training, form, shard);
+  }
   const auto packing = packing_of(form, type_);
   const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
   const auto size = round_up(ceil_div(end - first, ceil_div(end - first, most)), granule);

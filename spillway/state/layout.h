@@ -42,6 +42,7 @@ struct TensorSpec {
   /// Of what is packed: equal parts of its values, each of whole kernels::kPackedBlock, that passes convert a few at a
   /// time when layers ask for them. 0: passes convert all of it before they begin.
   std::uint64_t pieces = 0;
+  bool apart = false;  ///< with `pieces`, of whole granules of a chunk: each is an object of its own (Chunk::object)
 };
 
 /// How a block takes part in a step; what is asked of a role is a column of its row below.
@@ -112,6 +113,7 @@ struct Chunk {
   bool whole = false;           ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
+  std::size_t object = 0;   ///< number, in its block, of what lies together in memory and is placed as one
   std::size_t shard = 0;    ///< the shard of the state that it belongs to (state/ownership.h)
 
   /// What it holds; Span counts these.
@@ -198,6 +200,7 @@ class Layout {
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
   std::uint64_t add_range(std::uint64_t begin, Training training, Form form);
+  void add_objects(const Tensor& tensor, const Packing& packing);
   std::uint64_t add_matrices(std::uint64_t begin, Training training);
   [[nodiscard]] bool is_whole(const TensorSpec& spec, BlockRole role) const;
   void add_chunk(std::uint64_t first, std::uint64_t used, Training training, Form form = Form::as_run,
@@ -218,6 +221,7 @@ class Layout {
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<Span>> spans_;
+  std::vector<std::uint64_t> objects_;         ///< of the last block: where those behind the first begin
   std::vector<std::uint64_t> shard_elements_;  ///< by shard: those of its chunks so far
 };
 

@@ -42,12 +42,24 @@ plan::test::Shape random_packed_shape(std::mt19937& random, int round) {
   return out;
 }
 
+/// Beside experts that are placed apart.
+plan::test::Shape random_shape_of_experts(std::mt19937& random, int round) {
+  auto out = random_packed_shape(random, round);
+  out.experts = 2 + static_cast<std::int64_t>(random() % 4);
+  if (out.packed_as == Form::nf4_nested) out.packed_as = Form::nf4;
+  return out;
+}
+
 class Packed : public ::testing::TestWithParam<Durability> {};
 
 INSTANTIATE_TEST_SUITE_P(Levels, Packed, test::kEveryDurability, test::durability_name);
 
 TEST_P(Packed, PlacementAndGoingOnChangeNoBit) {
   test::expect_same_bits_of_models(61, spillway::testing::few_or(4, 6), 10, GetParam(), random_packed_shape);
+}
+
+TEST_P(Packed, PlacingExpertsApartAndGoingOnChangeNoBit) {
+  test::expect_same_bits_of_models(71, spillway::testing::few_or(3, 6), 10, GetParam(), random_shape_of_experts);
 }
 
 Outcome packed_run(const plan::Description& description, Settings settings, bool queued) {
@@ -61,8 +73,8 @@ Outcome packed_run(const plan::Description& description, Settings settings, bool
 TEST(PackedWeights, ADeviceChangesNoBit) {
   std::mt19937 random(67);
   std::uniform_real_distribution<> share(0, 1);
-  for (int round = 0; round < 6; ++round) {
-    const auto description = describe(random_packed_shape(random, round));
+  for (int round = 0; round < 8; ++round) {
+    const auto description = describe((round % 2 == 0 ? random_packed_shape : random_shape_of_experts)(random, round));
     const auto expected = packed_run(description, everything_in_dram(), false);
     for (int placement = 0; placement < 2; ++placement) {
       auto settings = test::with_device({.capacity = 1 * GiB}, random());

@@ -77,12 +77,19 @@ class Rank {
   [[nodiscard]] std::uint64_t each() const { return kTokensOfOne * description_.hidden; }  ///< values of a micro-batch
 
   float sum_of(std::byte* weights, std::uint64_t elements) const { return see(weights).mean_of(elements); }
+  Numbers weights_of(std::byte* weights, const state::Tensor& it) const {
+    const auto t = static_cast<std::size_t>(&it - engine_.layout().tensors().data());
+    return {weights + engine_.tensor_offset(t) * (fp32() ? 4 : 2), fp32() || it.spec.form == state::Form::fp32};
+  }
   float sum_of_tensors(std::byte* weights, const state::Block& block) const {
     float sum = 0;
+    each_run_of_pieces(engine_, block, [&](const state::Tensor& it, std::uint64_t values) {
+      sum += sum_of_pieces(weights_of(weights, it), values);
+    });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
-      const Numbers w{weights + engine_.tensor_offset(t) * (fp32() ? 4 : 2),
-                      fp32() || it.spec.form == state::Form::fp32};
+      if (it.spec.pieces > 0) continue;
+      const auto w = weights_of(weights, it);
       for (std::uint64_t i = 0; i < it.elements; ++i) sum += w[i] * static_cast<float>(i % 5 + 1);
     }
     return sum / 1000;

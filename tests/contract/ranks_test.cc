@@ -108,7 +108,10 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
     for (const auto& chunk : engine.layout().chunks()) all += weight_bytes(rule, chunk);
     EXPECT_LT(kept, all * 3 / 4);
   };
+  auto experts = adapted;
+  experts.experts = 3;
   expect_same_in_every_world(adapted, "codes in memory", {.evaluates = true, .tell = has_a_share});
+  expect_same_in_every_world(experts, "some experts in memory", {.placement = {0.4, 0, 0, 0}, .paths = true});
   expect_same_in_every_world(adapted, "codes on paths", {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true});
   expect_same_in_every_world(
       {.layers = 2, .tied = false, .micro_batches = 4, .frozen = "down|embed", .fp32 = "norm", .shard_frozen = true},
@@ -116,6 +119,8 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
   const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0}, keeps{.capacity = GiB, .weight = 1};
   expect_same_in_every_world(adapted, "they pass over a device", {.evaluates = true, .device = streams});
   expect_same_in_every_world(adapted, "copies stay on a device", {.evaluates = true, .device = keeps});
+  const plan::DeviceTier some{.capacity = GiB, .weight = 0.4};
+  expect_same_in_every_world(experts, "copies of some experts stay on a device", {.evaluates = true, .device = some});
   expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up", .shard_frozen = true},
                              "they live on devices", {.evaluates = true, .device = test::tier(1)});
 }

@@ -82,6 +82,24 @@ inline std::shared_ptr<Compute> queue_compute(Settings& settings) {
   return out;
 }
 
+/// Converts the pieces of a block's tensors, a few at a time, and calls body(tensor, values) for each run of them.
+template <class Body>
+void each_run_of_pieces(Engine& engine, const state::Block& block, const Body& body) {
+  for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+    const auto& it = engine.layout().tensors()[t];
+    for (std::uint64_t i = 0, count = 0; i < it.spec.pieces; i += count) {
+      count = std::min<std::uint64_t>(1 + i % 3, it.spec.pieces - i);
+      engine.convert_pieces(t, i, count);
+      body(it, count * it.piece());
+    }
+  }
+}
+inline float sum_of_pieces(const Numbers& weight, std::uint64_t values) {
+  float sum = 0;
+  for (std::uint64_t v = 0; v < values; v += 7) sum += weight[v] * static_cast<float>(v % 5) * 1e-3F;
+  return sum;
+}
+
 class Toy {
  public:
   Toy(Engine& engine, const plan::Description& description, std::size_t micro_batches)
@@ -185,6 +203,7 @@ class Toy {
     }
     float sum = 0;
     for (const auto& it : tensors) {
+      if (it.spec.pieces > 0) continue;
       const auto weight = weights_of(weights, it);
       for (std::uint64_t i = 0; i < it.elements; ++i) {
         sum += weight[i] * static_cast<float>(i % 5 + 1) / static_cast<float>(it.elements);
@@ -198,12 +217,23 @@ class Toy {
     return {weights + engine_.tensor_offset(number) * (fp32() ? 4 : 2), fp32() || it.spec.form == state::Form::fp32};
   }
 
+  /// Of weights that are converted in pieces, when what has been asked of the stream so far has run.
+  std::shared_ptr<float> sum_pieces(const BlockPass& pass, const state::Block& block) {
+    const auto sum = std::make_shared<float>(0.0F);
+    each_run_of_pieces(engine_, block, [&](const state::Tensor& it, std::uint64_t values) {
+      compute([=, weight = weights_of(pass.weights, it)] { *sum += sum_of_pieces(weight, values); });
+    });
+    return sum;
+  }
+
   void run(const BlockPass& pass) {
     const auto n = description_.tokens * description_.hidden;
     const auto& block = engine_.layout().blocks()[pass.block];
     switch (pass.kind) {
       case plan::PassKind::forward:
-        compute([=, this, &block, first = first_forward_] { forward(pass, block, n, first); });
+        compute([=, this, &block, first = first_forward_, pieces = sum_pieces(pass, block)] {
+          forward(pass, 1 + sum_of(pass.weights, block) + *pieces, n, first);
+        });
         first_forward_ = false;
         break;
       case plan::PassKind::head_loss:
@@ -223,10 +253,9 @@ class Toy {
     }
   }
 
-  void forward(const BlockPass& pass, const state::Block& block, std::uint64_t n, bool first) const {
+  void forward(const BlockPass& pass, float factor, std::uint64_t n, bool first) const {
     const auto in = see(pass.input), out = see(pass.output);
     for (std::uint64_t i = 0; first && i < n; ++i) in.set(i, 0.5F);
-    const auto factor = 1 + sum_of(pass.weights, block);
     for (std::uint64_t i = 0; i < n; ++i) out.set(i, in[i] * factor + 0.01F * static_cast<float>(i % 3));
     auto* spilled = reinterpret_cast<float*>(pass.spilled);
     for (std::uint64_t i = 0; spilled != nullptr && i < n; ++i) spilled[i] = in[i];
@@ -254,14 +283,14 @@ class Toy {
 
   void backward(const BlockPass& pass, const state::Block& block, std::uint64_t n) {
     const auto factor = std::make_shared<float>();
-    compute([=, this, &block] {
+    compute([=, this, &block, pieces = sum_pieces(pass, block)] {
       const auto hidden = see(pass.hidden_gradient);
       if (pass.accumulator != nullptr) {
         for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, pass.accumulator[i]);
       } else if (pass.output != nullptr) {
         std::copy(pass.output, pass.output + n * (fp32() ? 4 : 2), pass.hidden_gradient);
       }
-      *factor = sum_of(pass.weights, block);
+      *factor = sum_of(pass.weights, block) + *pieces;
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];

@@ -21,6 +21,7 @@ struct Shape {
   std::string fp32 = {};    ///< of tensors in layers that are kept in fp32
   std::string packed = {};  ///< of matrices in layers that are kept as `packed_as` where they are frozen
   state::Form packed_as = state::Form::nf4;
+  std::int64_t experts = 0;   ///< of each layer, in one frozen tensor, packed; each an object of its own
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
@@ -59,6 +60,13 @@ inline Description describe(const Shape& shape) {
                           {{name(i, "up"), {shape.ffn, shape.hidden}, true},
                            {name(i, "down"), {shape.hidden, shape.ffn}, true},
                            {name(i, "norm"), {shape.hidden}, false}}});
+    if (shape.experts == 0) continue;
+    out.blocks.back().tensors.push_back({.name = name(i, "experts"),
+                                         .shape = {shape.experts, 512, 256},
+                                         .training = state::Training::frozen,
+                                         .form = shape.packed_as,
+                                         .pieces = static_cast<std::uint64_t>(shape.experts),
+                                         .apart = true});
   }
   out.blocks.push_back({"norm", state::BlockRole::layer, {{"norm", {shape.hidden}, false}}});
   if (shape.head && !shape.tied) {
@@ -72,6 +80,7 @@ inline Description describe(const Shape& shape) {
   const std::regex frozen(shape.frozen), in_fp32(shape.fp32), packed(shape.packed), subspace(shape.subspace);
   for (auto& block : out.blocks) {
     for (auto& tensor : block.tensors) {
+      if (tensor.pieces > 0) continue;
       const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
       tensor.training = is ? state::Training::frozen : state::Training::full;
       const bool inside = block.role == state::BlockRole::layer && !shape.fp32.empty();

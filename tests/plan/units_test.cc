@@ -40,6 +40,24 @@ TEST(Units, WhatIsFreeIsKeptWeightsFirst) {
   EXPECT_FALSE(units.all_stay(units.place(units.free() - 1)));
 }
 
+TEST(Units, ExpertsThatAreApartStayOneByOne) {
+  auto it = test::Case({.layers = 2, .experts = 3}).with_path();
+  const auto& layer = it.layout.blocks()[it.layout.layers().front()];
+  const auto objects = weight_objects(it.layout, layer);
+  ASSERT_EQ(objects.size(), 4U) << "the rest of the layer, and three";
+  const Units units(it.problem());
+  std::size_t apart = 0;
+  for (std::size_t free = 0; free <= units.free(); ++free) {
+    const auto placement = units.place(free);
+    const auto stays = [&](Index c) { return placement[c].weight.in_memory(); };
+    for (const auto& object : objects) {
+      for (auto c = object.first; c < object.end(); ++c) EXPECT_EQ(stays(c), stays(object.first)) << "one object";
+    }
+    apart += stays(objects[1].first) && !stays(objects[3].first) ? 1 : 0;
+  }
+  EXPECT_GT(apart, 0U);
+}
+
 TEST(Units, AGradientThatIsLoggedIsKeptLast) {
   auto it = test::Case().with_path();
   const Units plain(it.problem()), durable(it.problem(Durability::step));

@@ -362,6 +362,48 @@ TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
   EXPECT_GT(several, 10U);
 }
 
+TEST(Layout, PiecesThatAreApartAreObjectsOfWholeChunks) {
+  const auto frozen = [](const char* name, std::vector<std::int64_t> shape, bool apart) {
+    return TensorSpec{.name = name,
+                      .shape = shape,
+                      .training = Training::frozen,
+                      .form = Form::nf4,
+                      .pieces = apart ? static_cast<std::uint64_t>(shape[0]) : 0,
+                      .apart = apart};
+  };
+  const std::vector<BlockSpec> model{{"layer",
+                                      BlockRole::layer,
+                                      {{.name = "adapter", .shape = {8, 64}},
+                                       frozen("before", {70, 30}, false),
+                                       frozen("experts", {5, 256, 512}, true),
+                                       frozen("after", {31, 9}, false)}}};
+  for (const std::size_t shards : {1, 4}) {
+    for (const std::uint64_t most : {4096, 1 << 20}) {
+      const Layout layout(model, most, kTensorAlignment, ComputeType::bf16, optim::Scope::element, shards);
+      check_spans(layout);
+      std::map<std::size_t, std::uint64_t> values;
+      for (const auto& chunk : layout.chunks()) {
+        for (const auto& span : layout.spans(chunk.id)) {
+          if (layout.tensors()[span.tensor].spec.name != "experts") continue;
+          EXPECT_EQ(span.tensor_first / (256 * 512) + 1, chunk.object) << "chunk " << chunk.id;
+          values[chunk.object] += span.elements;
+          EXPECT_EQ(layout.spans(chunk.id).size(), 1U);
+        }
+      }
+      ASSERT_EQ(values.size(), 5U);
+      for (const auto& [object, count] : values) EXPECT_EQ(count, 256U * 512) << object;
+      EXPECT_EQ(layout.chunks().front().object, 0U);
+      EXPECT_EQ(layout.chunks().back().object, 6U) << "what lies behind them";
+    }
+  }
+  auto odd = model;
+  odd[0].tensors[2].shape = {5, 256, 64};
+  EXPECT_THROW(Layout{odd}, Error) << "no whole granules";
+  odd = model;
+  odd[0].tensors[1].apart = true;
+  EXPECT_THROW(Layout{odd}, Error) << "without pieces";
+}
+
 TEST(Layout, Fp32TensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
   std::mt19937_64 random(29);
   std::size_t mixed = 0;
