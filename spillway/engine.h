@@ -149,6 +149,9 @@ class EngineStep {
   /// In a pass of its block: `count` pieces of a tensor, from number `first` on, one after the other, in the order of
   /// the passes' stream. They are there until the next pieces of any tensor, and at most plan::kPiecesAtOnce.
   void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
+  /// Begins to bring them, so that convert_pieces() waits less: of a tensor that passes ask for (state::TensorSpec). A
+  /// backward pass may convert what the forward pass of its layer has converted or asked for, and nothing else.
+  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
 
   /// Backward pass: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
   /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose passes remain for the hidden gradient.

@@ -43,6 +43,10 @@ void EngineStep::convert_pieces(std::size_t tensor, std::uint64_t first, std::ui
   parts_->run().step().convert_pieces(tensor, first, count);
 }
 
+void EngineStep::ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
+  parts_->run().step().ask_pieces(tensor, first, count);
+}
+
 void EngineStep::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   parts_->run().step().gradients().layer(tensor, values, micro_batch);
 }

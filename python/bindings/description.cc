@@ -35,7 +35,8 @@ void bind_blocks(nb::module_& module) {
                           Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay),
                           Field("training", &TensorSpec::training), Field("rank", &TensorSpec::rank),
                           Field("nonzeros", &TensorSpec::nonzeros), Field("form", &TensorSpec::form),
-                          Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces));
+                          Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces),
+                          Field("apart", &TensorSpec::apart), Field("asked", &TensorSpec::asked));
   bind_struct<BlockSpec>(module, "BlockSpec", "Tensors that execute together.", Field("name", &BlockSpec::name),
                          Field("role", &BlockSpec::role), Field("tensors", &BlockSpec::tensors));
 }

@@ -118,6 +118,7 @@ void bind_passes(PyEngine& engine) {
              return share(self, std::span(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size()));
            })
       .def("tensor_offset", &Engine::tensor_offset)
+      .def("ask_pieces", &Engine::ask_pieces, "tensor"_a, "first"_a, "count"_a, WithoutGil())
       .def("convert_pieces", &Engine::convert_pieces, "tensor"_a, "first"_a, "count"_a, WithoutGil());
 }
 

@@ -106,6 +106,8 @@ class TensorSpec:
     form: Form = Form.as_run
     table: bool = False  # of two dimensions in a layer, and no matrix of a product
     pieces: int = 0  # parts that passes convert it in, by convert_pieces(); 0: it is converted before they begin
+    apart: bool = False  # with `pieces`: each is placed by itself
+    asked: float = 1.0  # with `apart`: share of the pieces that an average step asks for; 1: all come before a pass
 
 @dataclass(kw_only=True)
 class BlockSpec:
@@ -344,6 +346,9 @@ class Engine:
     def tensor_offset(self, tensor: int) -> int:
         """Where tensor number `tensor` (counted over all blocks, in description order) begins in its passes' weights,
         in elements of the compute type; of one in fp32, too; of one with "pieces" where convert_pieces() puts these."""
+    def ask_pieces(self, tensor: int, first: int, count: int) -> None:
+        """Begins to bring pieces that come on demand, so that convert_pieces() waits less. A backward pass may convert
+        what the forward pass of its layer has asked for or converted."""
     def convert_pieces(self, tensor: int, first: int, count: int) -> None:
         """In a pass of its block: `count` pieces of a tensor from number `first` on, one after the other, in the order
         of the passes' stream. They are there until the next pieces of any tensor; four at most."""

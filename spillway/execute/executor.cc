@@ -37,6 +37,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
     bank.ended.assign(n, 1);
     bank.issued.assign(n, 0);
     bank.kept.assign(schedule.update_task.size(), 0);
+    bank.asked.assign(schedule.update_task.size(), 0);
     bank.times.assign(n, {});
   }
   last_times_.assign(n, {});
@@ -65,8 +66,14 @@ bool Executor::runs(const Bank& its_bank, const Task& task) const {
     [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
     [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
     [[nodiscard]] bool keeps_early_update(Index c) const { return bank.kept[c] != 0; }
+    [[nodiscard]] bool is_asked(Index c) const { return bank.asked[c] != 0; }
   };
   return task.when.runs(its_bank.facts, ChunkFacts{its_bank, work_}, task.what.index, task.what.end());
+}
+
+/// True if a pass of the instance begins the task, and lets it go.
+bool Executor::is_held(const Bank& its_bank, const Task& task) const {
+  return task.when.only == plan::OnlyIf::asked && task.when.phase == plan::Phase::forward && its_bank.facts.passes;
 }
 
 // ---- instances ----
@@ -96,7 +103,7 @@ void Executor::begin(Mode mode) {
                                               follows_issue({instance, t}, {instance - 1, need.task}));
       count += !released;
     }
-    now_bank.waiting[t] = count;
+    now_bank.waiting[t] = count + (is_held(now_bank, schedule_.tasks[t]) ? 1 : 0);
     now_bank.ended[t] = now_bank.issued[t] = 0;
     now_bank.times[t] = {};
   }
@@ -135,6 +142,7 @@ void Executor::open_bank(Bank& its_bank, Mode mode) {
                     .updates = mode.updates};
   if (mode.passes) changed_ = {.updated = false, .stored = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
+  std::fill(its_bank.asked.begin(), its_bank.asked.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();
 }
@@ -246,6 +254,8 @@ const plan::Pass* Executor::next() {
   }
   throw_failure();
   bank(instances_ - 1).times[pass.task].start = now();
+  held_ = pass.asks;
+  std::erase_if(held_, [&](Index t) { return !is_held(bank(instances_ - 1), schedule_.tasks[t]); });
   if (copies_) await_needs(lock, static_cast<Index>(pass_));
   return &pass;
 }
@@ -285,10 +295,56 @@ void Executor::done() {
   bank(instance).times[task].end = now();
   ++pass_;
   caller_transfers_.clear();
+  let_go([](const Task&) { return true; }, caller_transfers_);  // what nobody has asked for is skipped
   skipped_.clear();
   end_task({instance, task}, caller_transfers_);
   lock.unlock();
   launch(caller_transfers_);
+}
+
+/// Of what the pass may ask for and has not.
+template <class Filter>
+void Executor::let_go(const Filter& filter, std::vector<Start>& transfers) {
+  std::vector<Start> skipped;
+  std::erase_if(held_, [&](Index t) {
+    if (!filter(schedule_.tasks[t])) return false;
+    release({instances_ - 1, t}, transfers, skipped);
+    return true;
+  });
+  for (const auto& start : skipped) end_task(start, transfers);
+}
+
+void Executor::ask(plan::Range chunks) {
+  std::vector<Start> transfers;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& asked = bank(instances_ - 1).asked;
+    const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
+    for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
+    let_go([&](const Task& task) { return task.what.index < chunks.end() && chunks.first < task.what.end(); },
+           transfers);
+  }
+  launch(transfers);
+}
+
+void Executor::await(plan::Range chunks) {
+  ask(chunks);
+  std::unique_lock lock(mutex_);
+  auto& its_bank = bank(instances_ - 1);
+  std::vector<Index> tasks;
+  for (const auto t : schedule_.passes[pass_].asks) {
+    const auto& what = schedule_.tasks[t].what;
+    if (what.index >= chunks.end() || chunks.first >= what.end()) continue;
+    tasks.push_back(t);
+    if (its_bank.asked[what.index]) continue;
+    throw Error(ErrorCode::bad_input, "a backward pass asks for weights that its forward pass did not ask for");
+  }
+  const auto begin = now();
+  const auto ended = [&] { return std::ranges::all_of(tasks, [&](Index t) { return its_bank.ended[t] != 0; }); };
+  if (ended()) return;
+  help_until(lock, compute_wake_, ended);
+  throw_failure();
+  waits_.add_asked(static_cast<Index>(pass_), begin, now());
 }
 
 const std::vector<plan::Index>& Executor::end_early() {

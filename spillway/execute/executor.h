@@ -78,6 +78,11 @@ class Executor final : private UpdateLanes::Owner {
   /// Ends the pass that next() returned; on a device with memory of its own: all its work has been given to the
   /// stream.
   void done();
+  /// The pass that next() returned needs weights of these chunks; ask() begins to bring what it asks for (Pass::asks),
+  /// and await() waits for it, too: on a device with memory of its own until its copies have ended. A backward pass may
+  /// await what the layer's forward pass has asked for, else this throws Error(bad_input). Any thread, one at a time.
+  void ask(plan::Range chunks);
+  void await(plan::Range chunks);
   /// After the last pass: waits for the early update under way; those that have not begun are left to the next
   /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
   const std::vector<plan::Index>& end_early();
@@ -122,13 +127,17 @@ class Executor final : private UpdateLanes::Owner {
     std::vector<std::uint8_t> ended;
     std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
     std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
+    std::vector<std::uint8_t> asked;   ///< by chunk: a pass has asked for it
     plan::StepFacts facts;             ///< that conditions of tasks ask
     std::vector<Times> times;
   };
 
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
-  void open_bank(Bank& bank, Mode mode);           // locked
-  void drop_early(std::vector<Start>& transfers);  // locked
+  [[nodiscard]] bool is_held(const Bank& bank, const plan::Task& task) const;
+  template <class Filter>
+  void let_go(const Filter& filter, std::vector<Start>& transfers);  // locked
+  void open_bank(Bank& bank, Mode mode);                             // locked
+  void drop_early(std::vector<Start>& transfers);                    // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
   void end_task(Start start, std::vector<Start>& transfers);  // locked
   template <class Body>
@@ -168,6 +177,7 @@ class Executor final : private UpdateLanes::Owner {
   Changed changed_;                        ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
+  std::vector<Index> held_;      ///< of what the pass may ask for, what it has not asked for
   std::size_t pass_ = 0;         ///< next index into schedule_.passes of the newest instance
   std::vector<std::uint8_t> pass_ready_;
   std::vector<Index> early_;  ///< chunks updated early in the newest instance

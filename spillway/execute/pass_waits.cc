@@ -24,7 +24,9 @@ void PassWaits::settle(const std::vector<PassClock::Span>& spans) {
     add_part(pass, std::max(ready, idle_from), span.start);
     idle_from = span.end;
   }
+  for (const auto& [pass, wait] : asked_) add_part(pass, wait.begin, wait.end);
   waits_.clear();
+  asked_.clear();
 }
 
 void PassWaits::add_part(plan::Index pass, double begin, double end) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "spillway/execute/pass_clock.h"
@@ -26,6 +27,8 @@ class PassWaits {
   void begin(std::uint64_t instance);
   /// The caller waited for a pass, in seconds of the executor's clock.
   void add(plan::Index pass, double begin, double end) { waits_[pass] = Wait{begin, end}; }
+  /// It waited in the pass for what that had asked for.
+  void add_asked(plan::Index pass, double begin, double end) { asked_.emplace_back(pass, Wait{begin, end}); }
   /// Adds the waits of the instance to waits() and forgets them. `spans`: when the device ran each pass; empty: there
   /// is no device, or no time of it, and each wait of the caller counts. Else waits count from the end of the pass
   /// before: the caller's, and what the stream then waited, from `ready` to `start`.
@@ -42,7 +45,8 @@ class PassWaits {
   const Look look_;
   Waits total_;
   std::uint64_t instance_ = 0;
-  std::vector<std::optional<Wait>> waits_;  ///< of the caller, by pass
+  std::vector<std::optional<Wait>> waits_;           ///< of the caller, by pass
+  std::vector<std::pair<plan::Index, Wait>> asked_;  ///< in passes
 };
 
 }  // namespace spillway::execute

@@ -79,8 +79,23 @@ void Passes::end(const plan::Pass& pass) {
   executor_.done();
 }
 
+/// Chunks of pieces that passes ask for.
+template <class Body>
+void Passes::each_asked(std::size_t tensor, std::uint64_t first, std::uint64_t count, const Body& body) const {
+  if (open_ == nullptr) throw Error(ErrorCode::bad_input, "pieces are asked for without a pass");
+  if (layout_.tensors().at(tensor).spec.asked == 1) return;
+  for (const auto& span : plan::piece_spans(layout_, tensor, first, count)) {
+    body(plan::Range{static_cast<plan::Index>(span.chunk), 1});
+  }
+}
+
+void Passes::ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+  each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.ask(chunks); });
+}
+
 void Passes::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
-  if (open_ == nullptr) throw Error(ErrorCode::bad_input, "convert_pieces() without a pass");
+  ask_pieces(tensor, first, count);
+  each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.await(chunks); });
   conversion_.convert_pieces(*open_, tensor, first, count);
 }
 

@@ -36,14 +36,18 @@ class Passes {
   [[nodiscard]] std::optional<BlockPass> next();
   /// Throws Error(bad_input) where none is open.
   void end();
-  /// Conversion::convert_pieces() of the one that is open. Throws Error(bad_input) where none is.
+  /// Conversion::convert_pieces() of the one that is open, when what it asks for is there; ask_pieces() begins to bring
+  /// it (Executor::ask). Throw Error(bad_input) where none is open.
   void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
+  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
   /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
   [[nodiscard]] const plan::Pass& open(plan::PassKind kind, const char* call) const;
 
  private:
   [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
   [[nodiscard]] std::byte* first_input() const;
+  template <class Body>
+  void each_asked(std::size_t tensor, std::uint64_t first, std::uint64_t count, const Body& body) const;
   /// Input of a pass. A device gathers it first where the embedding's rows came packed.
   [[nodiscard]] std::byte* input_of(const plan::Pass& pass) const;
   [[nodiscard]] BlockPass describe(const plan::Pass& pass) const;

@@ -50,6 +50,9 @@ class Step {
   void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
     passes_.convert_pieces(tensor, first, count);
   }
+  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+    passes_.ask_pieces(tensor, first, count);
+  }
   [[nodiscard]] PassGradients& gradients() noexcept { return pass_gradients_; }
 
   /// After the last pass of a training step: the sum of squares of the gradient. In a world of several processes each

@@ -55,6 +55,7 @@ void StepDigests::begin(bool wanted) {
 void StepDigests::add_weights(const plan::Pass& pass) {
   if (!wanted_) return;
   for (const auto& [chunks, here, whole] : pass.weights) {
+    if (layout_.chunks()[chunks.first].asked < 1) continue;
     const auto& buffer = schedule_.buffers[here];
     Bytes bytes = 0;
     for (auto c = chunks.first; c < chunks.end(); ++c) bytes += weight_bytes(rule_, layout_.chunks()[c]);

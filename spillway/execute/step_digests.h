@@ -37,7 +37,7 @@ class StepDigests {
   /// A step begins. `wanted`: false: nothing is added, at no cost.
   void begin(bool wanted);
   [[nodiscard]] bool wanted() const noexcept { return wanted_; }
-  /// The weights that an open pass has read.
+  /// The weights that an open pass has read, but for those that passes ask for.
   void add_weights(const plan::Pass& pass);
   /// A complete part of a tensor's gradient that lies in `chunk`. `on_device`: in the memory of the device. Any thread.
   void add_gradient(const std::string& tensor, std::size_t chunk, std::span<const std::byte> values, bool on_device);

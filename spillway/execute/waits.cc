@@ -16,9 +16,18 @@ struct Reached {
   Times times;
 };
 
-/// The need of `task` that ended last, looking through tasks that were skipped, which end with their own needs.
-Reached last_need(const plan::Schedule& schedule, const Reached& step, const Waits::Look& look) {
+/// The need of `task` that ended last, looking through tasks that were skipped, which end with their own needs. Of what
+/// a pass asks for, those count that had begun at the time `until`.
+Reached last_need(const plan::Schedule& schedule, const Reached& step, double until, const Waits::Look& look) {
   Reached last;
+  const auto& task = schedule.tasks[step.task];
+  if (task.op == plan::Op::compute && task.what.index < schedule.passes.size()) {
+    for (const auto t : schedule.passes[task.what.index].asks) {
+      const auto* times = look(t, step.previous);
+      const bool counts = times != nullptr && times->end > last.times.end && times->start < until;
+      if (counts) last = {t, step.previous, *times};
+    }
+  }
   std::vector<Reached> open{step};
   for (std::size_t looked = 0; !open.empty() && looked < schedule.tasks.size(); ++looked) {
     const auto it = open.back();
@@ -49,7 +58,7 @@ void Waits::add(const plan::Schedule& schedule, Index pass, double begin, double
   Cause cause;  // of what `at` itself waits for once its needs are there: its lane
   auto until = end;
   while (until > begin) {
-    const auto need = last_need(schedule, at, look);
+    const auto need = last_need(schedule, at, until, look);
     const bool waits_here = at.task != pass;
     if (need.task == plan::kNone || schedule.tasks[need.task].lane == Lane::compute || need.times.end <= begin) {
       seconds_[cause] += until - begin;

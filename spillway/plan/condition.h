@@ -19,6 +19,7 @@ enum class OnlyIf : std::uint8_t {
   left_refit,       ///< a pass has left a refit of one of the chunks
   due_refit,        ///< a refit of the chunk is due, in whichever process
   no_early_update,  ///< the early update of the chunk was not kept
+  asked,            ///< a pass of this instance has asked for the chunk
 };
 
 /// An instance of a step.
@@ -39,13 +40,14 @@ struct Condition {
   bool from_others = false;      ///< other processes may have updated what it brings
   bool feeds_update = false;     ///< phase forward: an update needs what it brings, too
   bool stores_gradient = false;  ///< on a path
+  double share = 1;              ///< of the average steps that have the task by its phase and turn
   bool is_free = false;          ///< an average step has no time and no bytes for it
 
   /// True if the instance has the task, whatever is known of its chunks.
   [[nodiscard]] bool may_run(const StepFacts& step) const noexcept;
 
   /// True if the task of the chunks [first, end) runs in the instance. `facts` answers for a chunk has_refit(c),
-  /// is_refit_due(c) and keeps_early_update(c).
+  /// is_refit_due(c), keeps_early_update(c) and is_asked(c).
   template <class ChunkFacts>
   [[nodiscard]] bool runs(const StepFacts& step, const ChunkFacts& facts, Index first, Index end) const {
     if (!may_run(step)) return false;
@@ -65,6 +67,8 @@ struct Condition {
         return facts.is_refit_due(first);
       case OnlyIf::no_early_update:
         return !facts.keeps_early_update(first);
+      case OnlyIf::asked:
+        return facts.is_asked(first);
     }
     return true;
   }

@@ -174,6 +174,7 @@ struct Pass {
   Saved saved = Saved::recompute;  ///< passes of a layer
   std::array<Index, kOperands> operands = no_operands();
   std::vector<PassWeights> weights = {};  ///< by object, in the order of chunks
+  std::vector<Index> asks = {};           ///< tasks that bring weights that the pass asks for, if any, while it runs
 
   /// The buffer of an operand; kNone: the pass has none.
   [[nodiscard]] Index operator[](Operand what) const noexcept { return operands[static_cast<std::size_t>(what)]; }

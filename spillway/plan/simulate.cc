@@ -55,6 +55,11 @@ class Followers {
           if (need.previous == previous) body(need.task, t);
         }
       }
+      for (const auto& pass : schedule.passes) {
+        for (const auto t : pass.asks) {
+          if (!previous) body(t, pass.task);
+        }
+      }
     };
     each([&](Index of, Index) { ++first_[of + 1]; });
     std::partial_sum(first_.begin(), first_.end(), first_.begin());
@@ -127,7 +132,8 @@ class Machine {
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
-      if (!task.when.is_free) work_[t] = work_in_average_step(task, schedule, description, layout, rates);
+      if (!task.when.is_free)
+        work_[t] = work_in_average_step(task, schedule, description, layout, rates) * task.when.share;
     }
     if (rates.update_cores == 0) idle_ = idle_priority(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -140,6 +146,11 @@ class Machine {
       waiting_[node(0, t)] = static_cast<std::uint32_t>(std::ranges::count(needs, false, &Dependency::previous));
       for (unsigned step = 1; step < steps_; ++step) {  // none begins before the caller has ended the step before
         waiting_[node(step, t)] = static_cast<std::uint32_t>(needs.size() + 1);
+      }
+    }
+    for (const auto& pass : schedule_.passes) {
+      for (unsigned step = 0; step < steps_; ++step) {
+        waiting_[node(step, pass.task)] += static_cast<std::uint32_t>(pass.asks.size());
       }
     }
     for (unsigned step = 0; step < steps_; ++step) {

@@ -43,6 +43,8 @@ struct TensorSpec {
   /// time when layers ask for them. 0: passes convert all of it before they begin.
   std::uint64_t pieces = 0;
   bool apart = false;  ///< with `pieces`, of whole granules of a chunk: each is an object of its own (Chunk::object)
+  /// With `apart`: share of its pieces that an average step asks for. Below 1 passes ask for what they need of it.
+  double asked = 1;
 };
 
 /// How a block takes part in a step; what is asked of a role is a column of its row below.
@@ -114,6 +116,7 @@ struct Chunk {
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
   std::size_t object = 0;   ///< number, in its block, of what lies together in memory and is placed as one
+  double asked = 1;         ///< TensorSpec's, of all its tensors
   std::size_t shard = 0;    ///< the shard of the state that it belongs to (state/ownership.h)
 
   /// What it holds; Span counts these.

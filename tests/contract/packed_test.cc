@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
@@ -46,6 +48,7 @@ plan::test::Shape random_packed_shape(std::mt19937& random, int round) {
 plan::test::Shape random_shape_of_experts(std::mt19937& random, int round) {
   auto out = random_packed_shape(random, round);
   out.experts = 2 + static_cast<std::int64_t>(random() % 4);
+  if (random() % 3 > 0) out.asked = 0.5;
   if (out.packed_as == Form::nf4_nested) out.packed_as = Form::nf4;
   return out;
 }
@@ -246,6 +249,88 @@ TEST(PackedWeights, PiecesTakeThePlaceOfFourOfThem) {
   EXPECT_GE(bytes(0), 9 * piece);
   EXPECT_GE(bytes(9), 4 * piece);
   EXPECT_LE(bytes(9), 4 * piece + 12 * KiB) << "the adapter, and the small tensors to whole chunks";
+}
+
+/// A layer of adapters and twenty experts of 36 KiB, with everything on a path.
+class AskedExperts : public ::testing::Test {
+ protected:
+  explicit AskedExperts(double asked = 0.5) : description_(describe(asked)) {
+    engine_ = std::make_unique<Engine>(description_, DurableRun::settings(where_.path(), 1, {0, 0, 0, 0}));
+    engine_->start();
+    toy_ = std::make_unique<test::Toy>(*engine_, description_, 1);
+    toy_->fill();
+  }
+
+  static plan::Description describe(double asked) {
+    return plan::test::describe(
+        {.layers = 2, .embedding = false, .head = false, .micro_batches = 1, .experts = 20, .asked = asked});
+  }
+
+  [[nodiscard]] Bytes read() const {
+    return nlohmann::json::parse(engine_->counters())["paths"]["path:0"]["read"].get<Bytes>();
+  }
+
+  const plan::Description description_;
+  const Directory where_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<test::Toy> toy_;
+};
+
+class AllExperts : public AskedExperts {
+ protected:
+  AllExperts() : AskedExperts(1) {}
+};
+
+TEST_F(AskedExperts, OnlyTheseAreRead) {
+  const auto& layout = engine_->layout();
+  Bytes all = 0, asked = 0;
+  for (std::uint64_t s = 0; s < 4; ++s) {
+    const auto before = read();
+    toy_->look = [&](const BlockPass& pass) {
+      const auto& block = layout.blocks()[pass.block];
+      for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+        for (std::uint64_t i = 0; i < layout.tensors()[t].spec.pieces; ++i) {
+          all += kernels::encoded_bytes(kernels::Encoding::nf4, layout.tensors()[t].piece());
+        }
+      }
+    };
+    toy_->step(s);
+    asked += read() - before;
+  }
+  EXPECT_LT(asked, all * 3 / 4);
+  EXPECT_GT(asked, all / 4);
+}
+
+TEST_F(AskedExperts, ABackwardPassFindsWhatItsForwardPassAskedFor) {
+  const auto t = std::ranges::find_if(engine_->layout().tensors(), [](const auto& it) { return it.spec.pieces > 0; }) -
+                 engine_->layout().tensors().begin();
+  const auto tensor = static_cast<std::size_t>(t);
+  engine_->begin_step({.counts = {32}});
+  std::size_t backward = 0;
+  while (const auto pass = engine_->next_pass()) {
+    const bool of_it = pass->block == engine_->layout().tensors()[tensor].block;
+    if (of_it && pass->kind == plan::PassKind::forward) engine_->ask_pieces(tensor, 3, 1);
+    if (of_it && pass->kind == plan::PassKind::backward) {
+      engine_->convert_pieces(tensor, 3, 1);
+      EXPECT_THROW(engine_->convert_pieces(tensor, 4, 1), Error);
+      EXPECT_THROW(engine_->ask_pieces(tensor, 20, 1), Error) << "there are twenty";
+      ++backward;
+    }
+    if (backward > 0) break;
+    engine_->end_pass();
+  }
+  EXPECT_EQ(backward, 1U);
+}
+
+TEST_F(AllExperts, ThatNobodyHasToAskForAreReadWhole) {
+  Bytes experts = 0;
+  for (const auto& it : engine_->layout().tensors()) {
+    if (it.spec.pieces > 0) experts += kernels::encoded_bytes(kernels::Encoding::nf4, it.elements);
+  }
+  toy_->step(0);
+  const auto before = read();
+  toy_->step(1);
+  EXPECT_GE(read() - before, 2 * experts);
 }
 
 TEST(PackedWeights, PiecesAreOfWhatIsPackedAndWholeBlocks) {

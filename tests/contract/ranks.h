@@ -62,6 +62,7 @@ class Rank {
                         .counts = std::vector<std::uint64_t>(micro_batches, kTokensOfOne),
                         .training = training,
                         .update = std::nullopt});
+    seed_ = seed;
     if (embeds) engine_.embedding_forward();
     first_forward_ = !embeds;
     while (const auto pass = engine_.next_pass()) {
@@ -83,7 +84,7 @@ class Rank {
   }
   float sum_of_tensors(std::byte* weights, const state::Block& block) const {
     float sum = 0;
-    each_run_of_pieces(engine_, block, [&](const state::Tensor& it, std::uint64_t values) {
+    each_run_of_pieces(engine_, block, seed_, [&](const state::Tensor& it, std::uint64_t values) {
       sum += sum_of_pieces(weights_of(weights, it), values);
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
@@ -190,6 +191,7 @@ class Rank {
   const plan::Description& description_;
   Toy toy_{engine_, description_, 1};
   std::uint64_t first_ = 0, end_ = 0;
+  std::uint64_t seed_ = 0;  ///< of the step
   bool first_forward_ = true;
 };
 

@@ -110,6 +110,9 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
   };
   auto experts = adapted;
   experts.experts = 3;
+  auto asked = experts;
+  asked.asked = 0.5;
+  asked.shard_frozen = false;
   expect_same_in_every_world(adapted, "codes in memory", {.evaluates = true, .tell = has_a_share});
   expect_same_in_every_world(experts, "some experts in memory", {.placement = {0.4, 0, 0, 0}, .paths = true});
   expect_same_in_every_world(adapted, "codes on paths", {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true});
@@ -119,6 +122,8 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWhereEachKeepsAShareOfWhatIsFrozen) {
   const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0}, keeps{.capacity = GiB, .weight = 1};
   expect_same_in_every_world(adapted, "they pass over a device", {.evaluates = true, .device = streams});
   expect_same_in_every_world(adapted, "copies stay on a device", {.evaluates = true, .device = keeps});
+  expect_same_in_every_world(asked, "experts come when they are asked for",
+                             {.placement = {0.4, 0, 0, 0}, .paths = true, .evaluates = true, .device = streams});
   const plan::DeviceTier some{.capacity = GiB, .weight = 0.4};
   expect_same_in_every_world(experts, "copies of some experts stay on a device", {.evaluates = true, .device = some});
   expect_same_in_every_world({.layers = 2, .micro_batches = 5, .frozen = "up", .shard_frozen = true},

@@ -82,13 +82,20 @@ inline std::shared_ptr<Compute> queue_compute(Settings& settings) {
   return out;
 }
 
-/// Converts the pieces of a block's tensors, a few at a time, and calls body(tensor, values) for each run of them.
+/// Converts the pieces of a block's tensors, a few at a time, and calls body(tensor, values) for each run of them. Of a
+/// tensor whose pieces are asked for it takes about half, which are those of the step `seed`.
 template <class Body>
-void each_run_of_pieces(Engine& engine, const state::Block& block, const Body& body) {
+void each_run_of_pieces(Engine& engine, const state::Block& block, std::uint64_t seed, const Body& body) {
   for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
     const auto& it = engine.layout().tensors()[t];
-    for (std::uint64_t i = 0, count = 0; i < it.spec.pieces; i += count) {
-      count = std::min<std::uint64_t>(1 + i % 3, it.spec.pieces - i);
+    const auto takes = [&](std::uint64_t i) { return it.spec.asked == 1 || mix(seed * 31 + t * 7 + i) % 2 == 0; };
+    for (std::uint64_t i = 1; i < it.spec.pieces; i += 2) {
+      if (takes(i)) engine.ask_pieces(t, i, 1);
+    }
+    for (std::uint64_t i = 0, count = 1; i < it.spec.pieces; i += count) {
+      count = 1;
+      if (!takes(i)) continue;
+      while (count < 1 + i % 3 && i + count < it.spec.pieces && takes(i + count)) ++count;
       engine.convert_pieces(t, i, count);
       body(it, count * it.piece());
     }
@@ -154,6 +161,7 @@ class Toy {
   /// All passes of a step.
   void run_passes(std::uint64_t seed, bool training, bool digests = false, bool trial = false) {
     const auto tokens = description_.tokens;
+    seed_ = seed;
     const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
     const auto ids = token_ids(seed);
     std::vector<std::uint64_t> counts(micro_batches_, tokens / micro_batches_);
@@ -220,7 +228,7 @@ class Toy {
   /// Of weights that are converted in pieces, when what has been asked of the stream so far has run.
   std::shared_ptr<float> sum_pieces(const BlockPass& pass, const state::Block& block) {
     const auto sum = std::make_shared<float>(0.0F);
-    each_run_of_pieces(engine_, block, [&](const state::Tensor& it, std::uint64_t values) {
+    each_run_of_pieces(engine_, block, seed_, [&](const state::Tensor& it, std::uint64_t values) {
       compute([=, weight = weights_of(pass.weights, it)] { *sum += sum_of_pieces(weight, values); });
     });
     return sum;
@@ -450,6 +458,7 @@ class Toy {
   Engine& engine_;
   const plan::Description& description_;
   const std::size_t micro_batches_;
+  std::uint64_t seed_ = 0;  ///< of the step
   bool first_forward_ = true;
   bool poisoned_ = false;
   float carry_ = 0;

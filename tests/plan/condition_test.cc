@@ -14,10 +14,11 @@ namespace {
 
 /// The same of every chunk but the first, of which nothing is true.
 struct Chunks {
-  bool refit = false, due = false, early = false;
+  bool refit = false, due = false, early = false, asked = false;
   [[nodiscard]] bool has_refit(Index c) const { return refit && c > 0; }
   [[nodiscard]] bool is_refit_due(Index c) const { return due && c > 0; }
   [[nodiscard]] bool keeps_early_update(Index c) const { return early && c > 0; }
+  [[nodiscard]] bool is_asked(Index c) const { return asked && c > 0; }
 };
 
 bool runs(const Condition& when, const StepFacts& step, const Chunks& chunks = {}, Index first = 1, Index end = 2) {
@@ -74,6 +75,8 @@ TEST(Conditions, RefitsAndEarlyUpdatesAreAskedOfChunks) {
   EXPECT_FALSE(runs(update, {.update = true}, {.early = true}));
   EXPECT_TRUE(runs(update, {.update = true}, {.early = false}));
   EXPECT_FALSE(runs(update, {.update = false}, {.early = false}));
+  EXPECT_TRUE(runs({.only = OnlyIf::asked}, {}, {.asked = true}));
+  EXPECT_FALSE(runs({.only = OnlyIf::asked}, {}, {.asked = false}));
 }
 
 TEST(Conditions, UploadsOfAScheduleKnowWhoUpdatesTheirWeights) {

@@ -22,6 +22,7 @@ struct Shape {
   std::string packed = {};  ///< of matrices in layers that are kept as `packed_as` where they are frozen
   state::Form packed_as = state::Form::nf4;
   std::int64_t experts = 0;   ///< of each layer, in one frozen tensor, packed; each an object of its own
+  double asked = 1;           ///< of them, TensorSpec's
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
@@ -66,7 +67,8 @@ inline Description describe(const Shape& shape) {
                                          .training = state::Training::frozen,
                                          .form = shape.packed_as,
                                          .pieces = static_cast<std::uint64_t>(shape.experts),
-                                         .apart = true});
+                                         .apart = true,
+                                         .asked = shape.asked});
   }
   out.blocks.push_back({"norm", state::BlockRole::layer, {{"norm", {shape.hidden}, false}}});
   if (shape.head && !shape.tied) {

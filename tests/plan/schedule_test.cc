@@ -7,6 +7,8 @@
 #include <random>
 
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/simulate.h"
+#include "spillway/plan/traffic.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 
@@ -360,6 +362,29 @@ TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
       EXPECT_NE(layout.blocks()[layout.chunks()[task.what.index].block].role, state::BlockRole::embedding);
     }
   }
+}
+
+/// The bytes of experts that passes ask for count by the share that is asked for, and no pass waits for them first.
+TEST(AskedExperts, CountByTheirShare) {
+  const auto whole = test::describe({.layers = 3, .experts = 8}),
+             half = test::describe({.layers = 3, .experts = 8, .asked = 0.5});
+  const auto make = [](const Description& description) {
+    const auto layout = description.layout();
+    return make_schedule(description, layout, Placement(layout), {});
+  };
+  const auto all = make(whole), some = make(half);
+  const auto layout = half.layout();
+  Bytes experts = 0;
+  std::size_t asks = 0;
+  for (const auto& chunk : layout.chunks()) experts += chunk.asked < 1 ? weight_bytes(half.rule(), chunk) : 0;
+  for (const auto& pass : some.passes) asks += pass.asks.size();
+  for (const auto& pass : all.passes) EXPECT_TRUE(pass.asks.empty());
+  EXPECT_GT(asks, 2U * 3 * 8 - 1);
+  EXPECT_EQ(traffic_of(all)[Lane::read] - traffic_of(some)[Lane::read], experts) << "half of them, in both passes";
+  Rates rates{.cores = 2, .forward = 1e-6, .backward = 1e-6};
+  rates.paths.push_back({.read = 1e9, .write = 1e9, .mixed = 1e9});
+  EXPECT_LT(simulate(some, half, layout, rates, 3, "path").transfer_seconds,
+            simulate(all, whole, whole.layout(), rates, 3, "path").transfer_seconds);
 }
 
 }  // namespace

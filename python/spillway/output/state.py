@@ -50,12 +50,20 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "load_in_8bit",
     "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant",
+    "expert_loading",
     "objective",
     *(name for name in OWN_KEYS if name != "teacher"),  # its files say which one it is
 )
 
 # By runs that left it out, when there was no other.
-MEANT = {**methods.MEANT, "virtual_ranks": 1, "shard_frozen": False, "fused_kernels": "auto", "pass_tokens": "auto"}
+MEANT = {
+    **methods.MEANT,
+    "virtual_ranks": 1,
+    "shard_frozen": False,
+    "expert_loading": "whole",
+    "fused_kernels": "auto",
+    "pass_tokens": "auto",
+}
 
 
 def earlier(saved: dict[str, Any], name: str) -> Any:

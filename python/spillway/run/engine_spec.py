@@ -30,6 +30,7 @@ from spillway.model.checkpoint import files
 from spillway.model.layers.fused_search import list_fusions
 from spillway.model.layers.packed_attention import PackedRows
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
+from spillway.model.meta.demand import demand_notice
 from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.library import find_fp32_names
@@ -114,6 +115,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *of_files,
             *rounded_tables(meta_model),
             *unpacked_notice(description),
+            *demand_notice(description),
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),

@@ -120,6 +120,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     from spillway.base.calls import translated
     from spillway.model.adapters.unpacked import unpacked_notice
     from spillway.model.batches.joining import joining_notice
+    from spillway.model.meta.demand import demand_notice
     from spillway.model.source import hub
     from spillway.model.source.coded import describe_coding
     from spillway.model.spec import model_spec, verified
@@ -153,7 +154,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     stages.say("tracing what its layers do")
     trace = traced(config, model, tell)
     asked = ask_plan(config, profile, model, trace, on_gpu)
-    notices = (*joining_notice(shape_of(config, model)), *unpacked_notice(asked.description))
+    base = (*unpacked_notice(asked.description), *demand_notice(asked.description))
+    notices = (*joining_notice(shape_of(config, model)), *base)
     for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")

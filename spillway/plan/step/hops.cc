@@ -53,11 +53,15 @@ Index add_hop(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::u
   return task;
 }
 
-Index bring_to_pass(StepGraph& graph, Lane lane, const Move& move, Index pass) {
+Index bring_to_pass(StepGraph& graph, Lane lane, const Move& move, Index pass, bool asks) {
   const auto reader = graph.task_of(pass);
   const auto task = add_hop(graph, lane, graph.out.tasks[reader].when.phase, move, graph.order.position(pass));
   if (graph.out.buffers[move.to.buffer].whole) graph.out.tasks[task].when.only = OnlyIf::changed_weights;
-  graph.need(reader, task);
+  if (asks) {
+    graph.out.passes[pass].asks.push_back(task);
+  } else {
+    graph.need(reader, task);
+  }
   return task;
 }
 

@@ -44,8 +44,9 @@ Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, s
 /// at every position stays.
 Index add_hop(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline);
 
-/// To where a pass reads it: the pass waits for it. Copies that stay there come again only where they have changed.
-Index bring_to_pass(StepGraph& graph, Lane lane, const Move& move, Index pass);
+/// To where a pass reads it: the pass waits for it, before it begins unless it asks for it while it runs. Copies that
+/// stay there come again only where they have changed.
+Index bring_to_pass(StepGraph& graph, Lane lane, const Move& move, Index pass, bool asks = false);
 /// From where a pass has made it.
 Index take_from_pass(StepGraph& graph, Lane lane, const Move& move, Index pass);
 

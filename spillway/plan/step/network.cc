@@ -98,7 +98,10 @@ Index add_gather(StepGraph& graph, Index pass) {
       }
       for (std::size_t i = 0; i < graph.host_weights[pass].size(); ++i) {
         const auto there = graph.out.passes[pass].weights[i].whole;
-        for (const auto read : graph.host_weights[pass][i].reads) graph.need(task, read);
+        for (const auto read : graph.host_weights[pass][i].reads) {
+          const bool later = graph.out.tasks[read].when.only == OnlyIf::asked;
+          graph.need(task, later ? kNone : read);
+        }
         if (there != kNone && !graph.out.buffers[there].whole) graph.fills(task, there);
       }
     }

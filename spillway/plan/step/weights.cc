@@ -87,6 +87,23 @@ class WeightRoute {
     if (i == 0 || i >= passes_.size() || passes_[i] != passes_[i - 1] + 1) return false;
     return !traits(out_.passes[passes_[i]].kind).of_layer && !out_.passes[passes_[i - 1]].on_host;
   }
+  /// Passes ask for it. What others send comes in any case, and so does a copy that stays.
+  [[nodiscard]] bool is_asked() const {
+    const auto& chunk = graph_.chunk(chunks_.first);
+    return chunk.asked < 1 && !graph_.description.is_sent(chunk) && !home().has_device_copy() && !lives_there();
+  }
+  /// A hop to a pass; of what is asked for it begins when the pass asks in forward, and in backward ahead of a pass,
+  /// for what the forward pass has asked for.
+  Index bring(Lane lane, const Move& move, Index p) {
+    const auto task = bring_to_pass(graph_, lane, move, p, is_asked());
+    if (!is_asked()) return task;
+    out_.tasks[task].when.only = OnlyIf::asked;
+    out_.tasks[task].when.share = graph_.chunk(chunks_.first).asked;
+    const auto before = p != passes_.front() ? passes_.front() : p - 1;
+    if (p > 0) graph_.need(task, graph_.task_of(before));
+    return task;
+  }
+
   // To the host:
   /// Position up to which the window of a pass is in use.
   [[nodiscard]] std::uint32_t window_end(std::size_t i) const {
@@ -115,7 +132,8 @@ class WeightRoute {
       }
     } else {
       if (home().in_memory() && mine > 0) own = {graph_.add_whole(BufferClass::weight, mine, home().kind)};
-      const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
+      const auto ahead = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
+      const auto begin = is_asked() ? order_.position(p) : ahead;
       weights.buffer = graph_.add_buffer(BufferClass::window, bytes, begin, until);
       if (graph_.computes_on_host(p)) graph_.lets_go(graph_.task_of(p), weights.buffer);
     }
@@ -136,7 +154,7 @@ class WeightRoute {
     } else if (graph_.placement[c].weight.in_memory()) {
       keep(c, place);
     } else {
-      weights.reads.push_back(add_round(c, place));
+      weights.reads.push_back(is_asked() ? add_read(c, place, passes_.front()) : add_round(c, place));
     }
   }
 
@@ -186,7 +204,7 @@ class WeightRoute {
   /// From a path or from a device, for a pass that does not follow an update there.
   Index add_read(Index c, Place to, Index p) {
     if (graph_.placement[c].device_resident()) return add_own_download(c, to, p);
-    const auto read = bring_to_pass(graph_, Lane::read, {{ObjectKind::weight, c}, {}, to, graph_.weight_bytes(c)}, p);
+    const auto read = bring(Lane::read, {{ObjectKind::weight, c}, {}, to, graph_.weight_bytes(c)}, p);
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
     graph_.need(read, graph_.write_weight[c]);
     return read;
@@ -259,7 +277,8 @@ class WeightRoute {
 
   void add_window(Index p) {
     const auto groups = copies(graph_.placement[chunks_.first].device_updated());
-    auto first = around_pass(graph_, Lane::to_device, p), last = order_.position(p);
+    const bool ahead = !is_asked() || p != passes_.front();
+    auto first = ahead ? around_pass(graph_, Lane::to_device, p) : order_.position(p), last = order_.position(p);
     for (const auto& it : groups) {
       if (!brings_master(it.chunks.first, p)) continue;
       first = std::min(first, order_.update(it.chunks.first));
@@ -290,7 +309,7 @@ class WeightRoute {
     const auto& weights = host_at(p);
     const auto first = it.chunks.first;
     const Move move{{ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at}, {there, it.at}, it.bytes};
-    const auto up = bring_to_pass(graph_, Lane::to_device, move, p);
+    const auto up = bring(Lane::to_device, move, p);
     const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
     graph_.need(up, gather);
     out_.tasks[up].when.from_others = gather != kNone && is_trained(first);
@@ -300,7 +319,7 @@ class WeightRoute {
       out_.tasks[up].deadline = order_.update(first);
       graph_.master_uploads.push_back(up);
     }
-    for (auto c = first; gather == kNone && c < it.chunks.end(); ++c) {
+    for (auto c = first; (gather == kNone || is_asked()) && c < it.chunks.end(); ++c) {
       if (!master) graph_.need(up, graph_.find_event(c, ChunkEvent::weight_updated));
       if (!weights.reads.empty()) graph_.need(up, weights.reads[c - chunks_.first]);
     }
@@ -325,8 +344,10 @@ void follow(StepGraph& graph, const WeightUse& use) {
     const auto p = use.passes[i];
     for (auto& it : routes) it.bring_to_host(i);
     if (graph.description.is_shared()) {
-      const bool found = std::ranges::all_of(routes, [&](const WeightRoute& it) { return it.finds(i); });
-      graph.gathers[p] = found ? graph.gathers[use.passes[i - 1]] : add_gather(graph, p);
+      const bool any = std::ranges::any_of(routes, [&](const WeightRoute& it) { return it.finds(i); });
+      const auto found = any ? graph.gathers[use.passes[i - 1]] : kNone, sent = add_gather(graph, p);
+      graph.need(sent, found);
+      graph.gathers[p] = sent != kNone ? sent : found;
     }
     if (graph.computes_on_host(p)) continue;
     for (auto& it : routes) it.bring_to_device(i);

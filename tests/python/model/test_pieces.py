@@ -200,6 +200,8 @@ def test_a_grouped_product_of_each_run_is_the_same(monkeypatch: pytest.MonkeyPat
 def test_runs_hold_at_most_four_experts() -> None:
     assert list(list_runs([0, 0, 2, 3, 3, 3, 3, 7, 7])) == [(1, 2), (6, 1)]
     assert list(list_runs([0, 1, 1, 1, 2, 3])) == [(0, 4), (4, 1)]
+    assert list(list_runs([0, 1, 1, 1, 2, 3], gaps=False)) == [(0, 1), (3, 2)]
+    assert list(list_runs([0, 1, 2, 3, 4, 5, 5, 6], gaps=False)) == [(0, 4), (4, 1), (6, 1)]
     assert list(list_runs([0, 0])) == []
 
 

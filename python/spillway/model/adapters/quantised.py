@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def choose(meta_model: MetaModel, config: Config) -> None:
-    """Says in `meta_model.packed` which parameters are kept as codes, and in `meta_model.pieces` which of them passes
-    convert a few experts at a time. InputError where none can be kept so."""
+    """Says in `meta_model.packed` which parameters are kept as codes, in `meta_model.pieces` which of them passes
+    convert a few experts at a time, and in `meta_model.on_demand` whose experts come when tokens are routed to them.
+    InputError where none can be kept so."""
     form = config.base_form
     if form is None:
         return
@@ -48,6 +49,13 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in whole else 0
         if count > 0:
             meta_model.pieces[id(parameter)] = count
+    if config.expert_loading == "on_demand":
+        meta_model.on_demand = set(meta_model.pieces)
+        if not meta_model.on_demand:
+            raise InputError(
+                "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
+                "demand; leave the key out"
+            )
 
 
 def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:

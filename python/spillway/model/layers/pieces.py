@@ -24,7 +24,7 @@ GROUPED = "grouped_mm"  # the library's function for experts that multiplies by 
 # Before, the library asked the weights of experts on a CPU for their address.
 NEEDED = "2.11"
 
-Convert = Callable[[int, int, int], None]  # tensor number, first piece, pieces: Engine.convert_pieces
+Convert = Callable[[int, int, int], None]  # tensor number, first piece, pieces: Engine.convert_pieces, ask_pieces
 
 
 def count_pieces(owner: nn.Module, parameter: nn.Parameter, version: str = torch.__version__) -> int:
@@ -40,10 +40,14 @@ def count_pieces(owner: nn.Module, parameter: nn.Parameter, version: str = torch
 class Place:
     """The place where the engine puts pieces of one tensor, and the request that it takes."""
 
-    def __init__(self, tensor: int, meta: torch.Tensor, convert: Convert, device: torch.device) -> None:
-        """`tensor`: the engine's number; `meta`: with its shape and type; `device`: where layers compute."""
+    def __init__(
+        self, tensor: int, meta: torch.Tensor, convert: Convert, device: torch.device, ask: Convert | None = None
+    ) -> None:
+        """`tensor`: the engine's number; `meta`: with its shape and type; `device`: where layers compute. `ask`: begins
+        to bring what is converted later; None: it is there before the layer runs."""
         self.meta, self.device = meta, device
-        self._tensor, self._convert = tensor, convert
+        self.beside: list[Place] = []  # those of the other tensors with the matrices of the same experts
+        self._tensor, self._convert, self._ask = tensor, convert, ask
         self._values: torch.Tensor | None = None
 
     def bind(self, arena: torch.Tensor, first: int) -> None:
@@ -53,6 +57,16 @@ class Place:
 
     def release(self) -> None:
         self._values = None
+
+    @property
+    def on_demand(self) -> bool:
+        return self._ask is not None
+
+    def ask(self, runs: Sequence[tuple[int, int]]) -> None:
+        """For first and number of experts that are needed, here and then beside."""
+        for place in (self, *self.beside):
+            for first, count in runs if place._ask is not None else ():
+                place._ask(place._tensor, first, count)
 
     def take(self, first: int, count: int) -> torch.Tensor:
         """So many experts, [count, rows, columns], until the next call for any tensor."""
@@ -152,7 +166,10 @@ def multiply_groups(func: Any, x: torch.Tensor, experts: Experts, offs: torch.Te
         raise NotImplementedError(f"experts that are converted in pieces were asked for another form of {func}")
     product = x.new_empty(x.shape[0], experts.shape[2])
     ends = [0, *offs.tolist()]
-    for first, count in list_runs(ends):
+    place = experts.part.place
+    runs = list(list_runs(ends, gaps=not place.on_demand))
+    place.ask(runs)
+    for first, count in runs:
         begin, end = ends[first], ends[first + count]
         rows, out, values = x[begin:end], product[begin:end], experts.part.values_of(first, count)
         if x.is_cpu:
@@ -182,12 +199,13 @@ def multiply_back(
     return of_x, gradient.new_zeros(()).expand(experts.shape)
 
 
-def list_runs(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and number of experts that are converted at once: those that have rows, and others only between these."""
+def list_runs(ends: Sequence[int], gaps: bool = True) -> Iterator[tuple[int, int]]:
+    """First and number of experts that are converted at once: those that have rows, and with `gaps` others between
+    these."""
     met = [number for number, (begin, end) in enumerate(pairwise(ends)) if end > begin]
     while met:
         first = met[0]
-        run = [number for number in met if number < first + AT_ONCE]
+        run = [number for i, number in enumerate(met) if number < first + AT_ONCE and (gaps or number == first + i)]
         yield first, run[-1] + 1 - first
         met = met[len(run) :]
 

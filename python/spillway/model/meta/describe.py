@@ -12,6 +12,7 @@ from torch import nn
 
 from spillway._engine import BlockRole, BlockSpec, Description, Form, TensorSpec, Training, decoded_names
 from spillway.base.documents import parse_json, read_json, require_file
+from spillway.model.meta.demand import estimate_met
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.source import DTYPES
 
@@ -40,6 +41,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
 
+    asked = estimate_met(meta_model.config, size.tokens) if meta_model.on_demand else 1
     matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in list_matrices(module)}
 
     def tensor(p: nn.Parameter, role: BlockRole) -> TensorSpec:
@@ -55,6 +57,8 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
             nonzeros=space.nonzeros if space else 0,
             form=Form.fp32 if meta_model.is_fp32(p) else Form[meta_model.packed.get(key, "as_run")],
             pieces=meta_model.pieces.get(key, 0),
+            apart=key in meta_model.on_demand,
+            asked=asked if key in meta_model.on_demand else 1,
             table=role is BlockRole.layer and p.ndim == 2 and key not in matrices,
         )
 

@@ -90,6 +90,7 @@ class MetaModel:
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that is reduced
         self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
         self.pieces: dict[int, int] = {}  # by identity of a packed parameter: how many passes can convert it in
+        self.on_demand: set[int] = set()  # of these, by identity: pieces come when a pass asks for them
         self.takes_images = False  # micro-batches may have images
         self.extra: frozenset[str] = frozenset()  # names of tensors in the checkpoint that every save carries along
         self._original: PreTrainedModel | None = None

@@ -68,6 +68,7 @@ class Stage:
         kernels: Kernels | None = None,
         sums: WeightSums | None = None,
         convert: Convert | None = None,
+        ask: Convert | None = None,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is reduced.
@@ -75,7 +76,7 @@ class Stage:
         runs in tiles, and which part of a step gradients are of. `device`: where layers compute. `kernels`: run norms,
         SwiGLU and rotary embedding of a layer; None: the model's own code does. `sums`: products add weight gradients
         to these; None: every gradient goes to `sink`. `convert`: the engine's, of what it converts in pieces; None: it
-        converts everything before a pass begins.
+        converts everything before a pass begins. `ask`: the engine's, of pieces that come on demand.
         """
         self._meta_model = meta_model
         self.plan = plan
@@ -107,7 +108,13 @@ class Stage:
             self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone, self._sums)
             self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
         in_pieces = [] if convert is None else [slot for slot in slots if id(slot.meta) in meta_model.pieces]
-        self._pieces = {slot.tensor: Place(slot.tensor, slot.meta, convert, device) for slot in in_pieces if convert}
+        self._pieces: dict[int, Place] = {}
+        for slot in in_pieces if convert else ():
+            asks = ask if id(slot.meta) in meta_model.on_demand else None
+            self._pieces[slot.tensor] = Place(slot.tensor, slot.meta, convert, device, asks)
+        for place in self._pieces.values():
+            same = (it for it in self._pieces.values() if it.meta.shape[0] == place.meta.shape[0])
+            place.beside = [it for it in same if it is not place]
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
         self._now: list[torch.Tensor] = []  # those that it is bound to
 

@@ -308,8 +308,8 @@ class Stream:
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
             sinks = (self._hand_over, self._project)
-            convert = getattr(self._engine, "convert_pieces", None)
-            computing = (self._place.device, self._kernels, self._weight_sums, convert)
+            pieces = (getattr(self._engine, name, None) for name in ("convert_pieces", "ask_pieces"))
+            computing = (self._place.device, self._kernels, self._weight_sums, *pieces)
             stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._parts, *computing))
             first += len(slots)
         return stages

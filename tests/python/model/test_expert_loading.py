@@ -1,0 +1,130 @@
+"""Frozen experts that come when tokens are routed to them: the bits of layers that come whole, and fewer bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import both_ways
+import real_runs
+import seeds
+import tiny
+from breadth import some
+from hf_models import tiny_config
+from spillway.cli import main
+from spillway.config import resolve
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import Adapters
+from spillway.model.meta.building import build
+from spillway.model.meta.demand import estimate_met
+from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
+
+EXPERTS = 16
+# An expert's codes are whole chunks: 65,536 values for 4 bits.
+SIZES = {**MOE, "num_experts": EXPERTS, "moe_intermediate_size": 256, "hidden_size": 256, "num_hidden_layers": 2}
+SHORT = [*WORDS, "--max_length", "8", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1"]
+ON_DEMAND = ["--expert_loading", "on_demand"]
+BITS = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts beside the rows, tokenizer and profile of every run."""
+    directory = real_runs.inputs(tmp_path_factory.mktemp("experts"))
+    for name in ("config.json", "model.safetensors"):
+        (directory / "model" / name).unlink()
+    config = tiny_config("qwen3_moe", False, vocab_size=len(tiny.tokenizer()), **SIZES)
+    both_ways.save(config, directory / "model", 7)
+    return directory
+
+
+def read_bytes(output: Path) -> int:
+    """Of the steps after the first, from all paths."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "path_bytes" in line]
+    return sum(path["read"] for line in steps[1:] for path in line["path_bytes"].values())
+
+
+@pytest.mark.parametrize("form", some(BITS, ["nf4"]))
+def test_they_change_no_bit_wherever_they_lie(form: str, given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, BITS[form], "--max_steps", "4"]
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    places = {
+        "dram": [],
+        "half": real_runs.on_path(tmp_path / "half-path"),
+        "path": [*real_runs.storage_in(tmp_path / "path-path"), "--placement", "path"],
+        "device": ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB"],
+        "device and path": [*real_runs.storage_in(tmp_path / "both-path"), "--placement", "path",
+                            "--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB"],
+    }  # fmt: skip
+    for place, more in places.items():
+        assert real_runs.here(given, tmp_path / place, *words, *ON_DEMAND, *more) == 0
+        assert adapters(tmp_path / place) == adapters(tmp_path / "whole"), place
+
+
+def test_a_step_of_few_tokens_reads_fewer_of_them(given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, "--load_in_4bit", "--max_steps", "4", "--placement", "path"]
+    for name, more in (("whole", []), ("met", ON_DEMAND)):
+        assert real_runs.here(given, tmp_path / name, *words, *more, *real_runs.storage_in(tmp_path / f"{name}-p")) == 0
+    assert adapters(tmp_path / "met") == adapters(tmp_path / "whole")
+    assert read_bytes(tmp_path / "met") < 0.9 * read_bytes(tmp_path / "whole")
+
+
+def test_killed_and_resumed_on_a_path_they_end_as_in_memory(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SHORT, "--load_in_4bit", *ON_DEMAND, "--max_steps", "8", "--save_steps", "3"]
+    monkeypatch.setenv("DIES_AFTER", str(seeds.instants("loading").uniform(0.005, 0.2)))
+    expect_kill_changes_nothing(given, tmp_path, words, capfd)
+
+
+def test_a_plan_counts_on_those_that_tokens_meet(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def plan(*more: str) -> tuple[dict[str, Any], str]:
+        words = ["plan", "--model", str(given / "model"), "--profile", "two-drives", "--json", "--placement", "path"]
+        assert main([*words, *WORDS, "--per_device_train_batch_size", "1", "--load_in_4bit", *more]) == 0
+        out = capsys.readouterr()
+        return json.loads(out.out), out.err
+
+    few, told = plan("--max_length", "8", *ON_DEMAND)
+    assert "meet 66% of a layer's experts" in told
+    assert few["tiers"] and told.count("expert_loading") == 1
+    _, told = plan("--max_length", "512", *ON_DEMAND)
+    assert "meet all experts of a layer, so layers come whole" in told
+    _, told = plan("--max_length", "8")
+    assert "expert_loading" not in told
+
+
+@pytest.mark.parametrize(("tokens", "share"), [(1, 0.125), (8, 1 - 0.875**8), (512, 1)])
+def test_even_routing_meets_most_experts_soon(tokens: int, share: float) -> None:
+    config = tiny_config("qwen3_moe", False, **SIZES)
+    assert estimate_met(config, tokens) == pytest.approx(share)
+
+
+def test_it_is_for_packed_experts_without_adapters(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*more: str) -> str:
+        assert real_runs.here(given, tmp_path / "out", *SHORT, "--max_steps", "1", *more) == 2
+        return capsys.readouterr().err
+
+    assert "on_demand is for experts of load_in_4bit or load_in_8bit" in refused(*ON_DEMAND)
+    both = ["--load_in_4bit", "--lora_target_parameters", "mlp.experts.gate_up_proj", "--lora_target_parameters",
+            "mlp.experts.down_proj"]  # fmt: skip
+    assert "no layer has experts in one frozen parameter without adapters" in refused(*ON_DEMAND, *both)
+    meta_model = build(tiny_config("qwen3_moe", False, **MOE), torch.bfloat16)
+    Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
+    keys = {"method": "lora", "load_in_4bit": True, "expert_loading": "on_demand"}
+    quantised.choose(meta_model, resolve({}, keys))
+    assert len(meta_model.on_demand) == 2 * meta_model.config.num_hidden_layers
+
+
+def test_a_resume_keeps_it(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SHORT, "--load_in_4bit", "--save_steps", "1"]
+    assert real_runs.here(given, tmp_path / "out", *words, "--max_steps", "1") == 0
+    again = [*words, *ON_DEMAND, "--max_steps", "2", "--resume_from_checkpoint", "auto"]
+    assert real_runs.here(given, tmp_path / "out", *again) == 2
+    assert "expert_loading: the run was started with whole" in capsys.readouterr().err
