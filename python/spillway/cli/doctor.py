@@ -19,9 +19,7 @@ from spillway.base.sizes import decimal, size
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
 WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
-GET_KERNELS = (
-    "install a wheel with kernels, or build Spillway with nvcc (pip install nvidia-cuda-nvcc brings one)"
-)
+GET_KERNELS = "install a wheel with kernels, or build Spillway with nvcc (pip install nvidia-cuda-nvcc brings one)"
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 OPTIONAL = {  # package: what is not here without it, the extra that brings it
     "datasets": ("files can be trained on, hub datasets cannot", "data"),
@@ -160,7 +158,7 @@ def processes() -> Finding:
     except OSError as error:
         return "processes", "lesser", f"gloo; {host} has no address ({error}); set GLOO_SOCKET_IFNAME"
     if address.startswith("127."):
-        words = f"gloo; {host} is {address}, which other machines do not reach; for several machines set GLOO_SOCKET_IFNAME"
+        words = f"gloo; {host} is {address}, which other machines do not reach; set GLOO_SOCKET_IFNAME"
         return "processes", "lesser", words
     return "processes", "good", f"gloo over the interface of {host}, {address}; GLOO_SOCKET_IFNAME names another one"
 

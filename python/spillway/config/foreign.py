@@ -114,7 +114,7 @@ OF_TRAINERS = {
     "ref_model_sync_steps": REFERENCE,
     "remove_unused_columns": "not needed: other columns are ignored",
     "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
-    "router_aux_loss_coef": "not needed: the model's config.json has the value; `output_router_logits` there turns the loss on",
+    "router_aux_loss_coef": "not needed: config.json has the value, and its `output_router_logits` turns the loss on",
     "rpo_alpha": OF_DPO,
     "run_name": ROWS,
     "save_on_each_node": "not needed: rank 0 writes `output_dir`",

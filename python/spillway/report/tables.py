@@ -228,9 +228,7 @@ def prediction(plan: Plan) -> str:
         for name, moved in plan.get("path_bytes_per_step", {}).items():
             words += f" A step reads {size(moved['read'])} from {name}, and writes {size(moved['written'])} to it."
         if moved := plan.get("device_bytes_per_step") or plan.get("link_bytes_per_step"):
-            words += (
-                f" A step copies {size(moved['to_device'])} to the device, and {size(moved['from_device'])} to the host."
-            )
+            words += f" A step copies {size(moved['to_device'])} to the device, and {size(moved['from_device'])} back."
     return words
 
 
@@ -240,7 +238,8 @@ def pace_and_wear(plan: Plan) -> str:
         return ""
     words = [f"{pace(plan['tokens_per_second'])} tokens/s"]
     for name, life in plan.get("drive_life", {}).items():
-        rated = f"a drive rated for {decimal(life['rated'])}" if life["assumed"] else f"the drive (rated for {decimal(life['rated'])})"
+        rated = f"rated for {decimal(life['rated'])}"
+        rated = f"a drive {rated}" if life["assumed"] else f"the drive ({rated})"
         words.append(
             f"{decimal(life['written_per_day'])} a day are written to {name}, and {rated} lasts "
             f"{pace(life['days'])} days of training"

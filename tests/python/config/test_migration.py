@@ -56,7 +56,9 @@ def test_refusal_of_each_key_says_the_sentence_of_the_page() -> None:
                 normalised({name: 1}, "config.yaml")
             words = rows[name]
             ending = f". N{words[1:]}. Remove the key" if words.startswith("not ") else f": {words}"
-            assert re.search(r": Spillway does not take this key of .*" + re.escape(ending) + "$", str(refused.value)), name
+            assert re.search(
+                r": Spillway does not take this key of .*" + re.escape(ending) + "$", str(refused.value)
+            ), name
 
 
 def test_rows_of_known_keys_are_taken() -> None:
