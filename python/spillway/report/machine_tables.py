@@ -78,11 +78,13 @@ def what_if_table(plan: Plan) -> Table:
 
 def longest(plan: Plan) -> str:
     found = plan["longest_sequence"]
+    rows = plan["fit_table"]["batches"][-2]
+    shape = f"{rows} row{'s' * (rows != 1)} in a pass"
     if not found:
-        return "No sequence fits at this batch."
+        return f"No sequence fits with {shape}."
     if found >= plan["fit_table"]["sequences"][-1]:
-        return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
-    return f"The longest sequence that fits at this batch: {found} tokens."
+        return f"Sequences of {found} tokens fit with {shape}; the plan tries no longer ones."
+    return f"The longest sequence that fits with {shape}: {found} tokens."
 
 
 def attention(plan: Plan) -> str:
@@ -123,11 +125,11 @@ def more_memory(plan: Plan) -> str:
 
 
 def fit_table(plan: Plan) -> Table:
-    """Rows: a DRAM budget and a batch; columns: sequences; tokens per second, or nothing where it does not fit."""
+    """Rows: a DRAM budget and the rows in a pass. Columns: sequences. Cells: tokens per second, if it fits."""
     found = plan["fit_table"]
     sequences, batches = found["sequences"], found["batches"]
-    table = Table(title="What fits: tokens/s by DRAM budget, batch and sequence", title_justify="left")
-    for name in ("dram_budget", "batch", *map(str, sequences)):
+    table = Table(title="What fits: tokens/s by DRAM budget, rows in a pass and sequence", title_justify="left")
+    for name in ("dram_budget", "rows", *map(str, sequences)):
         table.add_column(name, justify="right")
     rates = iter(found["tokens_per_second"])
     for budget in found["dram_budgets"]:
