@@ -84,9 +84,9 @@ def make_report(folder: Path) -> None:
     if not browser:
         sys.exit("make_screens.py: no Chromium is installed (apt-get install chromium)")
     (folder / "storage").mkdir()
-    text = ROOT / "samples" / "shakespeare.train.txt"
-    make_model(folder / "small-model", text.read_text(encoding="utf-8"), seed=1)
-    shutil.copy(text, folder / "rows.txt")
+    rows = ROOT / "samples" / "shakespeare.train.txt"
+    make_model(folder / "small-model", rows.read_text(encoding="utf-8"), seed=1)
+    shutil.copy(rows, folder / "rows.txt")
     run(
         "spillway train --model small-model --dataset rows.txt --output_dir runs/first "
         "--storage storage,endurance=600TB --placement path --packing --max_length 128 --per_device_train_batch_size 4 "
@@ -102,17 +102,19 @@ def make_report(folder: Path) -> None:
         f"--user-data-dir={folder / 'browser'}",
     ]
     size = f"--window-size={PAGE[0]},{PAGE[1]}"
-    page = (folder / "runs" / "first" / "report.html").as_uri()
-    subprocess.run([browser, *flags, size, f"--screenshot={picture}", page], check=True, stderr=subprocess.DEVNULL)
-    shrink(picture, IMAGES / "report.png")
+    page = folder / "page.html"
+    text = (folder / "runs" / "first" / "report.html").read_text(encoding="utf-8")
+    page.write_text(text.replace(f"{folder}/", ""), encoding="utf-8")  # paths from the working directory on
+    words = [browser, *flags, size, f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+    compress(picture, IMAGES / "report.png")
 
 
-def shrink(picture: Path, target: Path) -> None:
-    """Writes a picture with 64 colours, which a page of text and lines needs."""
+def compress(picture: Path, target: Path) -> None:
     from PIL import Image
 
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(64).save(target, optimize=True)
+        image.convert("RGB").save(target, optimize=True)
 
 
 MAKERS = {"plan": make_plan, "report": make_report}
