@@ -159,14 +159,15 @@ def page(rows: list[Row]) -> str:
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
         "- The `comment` of each profile states its assumptions, such as the rates of products and drives.",
         "- Drives hold optimizer states. They also hold saved activations if a drive is faster than recomputing them.",
-        "- Plans of GPUs count on passes that join micro-batches, on fused kernels and on fast attention. No GPU has",
-        "  run these, and measured steps are slower: [results](results.md).",
+        "- Plans of GPUs count on passes that join micro-batches, on fused kernels and on fast attention. These have",
+        "  run only in simulation. [Results](results.md#plans-beside-measured-steps) compares plans and measurements.",
         "- A bottleneck has the plan's name: `compute` is the GPU, or the CPUs without one. `path:0` is the drive, and",
         "  `paths` are the drives together.",
         "- A peak in DRAM counts the whole process, PyTorch included. `dram_budget` and `gpu_memory` limit the peaks.",
+        "- A plan fills a GPU up to the size on its box. A run takes only the free memory, which is less.",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
-        "Your own machine: [a plan for a machine that is elsewhere](how-to/plan-elsewhere.md).",
+        "For your own machine, see [a plan for another machine](how-to/plan-elsewhere.md).",
         "",
     ]
     for method in METHODS:

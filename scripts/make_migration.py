@@ -22,7 +22,8 @@ HEAD = """\
 <!-- Made from python/spillway/config/foreign.py and front_ends.py by scripts/make_migration.py; a test compares. -->
 
 Each table has the keys of one tool, and the Spillway key for each. If `spillway plan` finds a key
-that Spillway does not take, it prints the same text and exits with code 2. Spillway never ignores a key in silence.
+that Spillway does not take, it prints the text of the cell and exits with code 2. Spillway never ignores a key
+in silence.
 
 A Spillway file is flat: one key a line. Only `lr_scheduler_kwargs` takes a mapping.
 [The reference](../reference/configuration.md) has every key, its default and its meaning.
@@ -31,9 +32,9 @@ A cell begins with one of these:
 - *The same*: Spillway has the key, with the same meaning. Its default may differ.
 - *Taken*: Spillway accepts the key in place of its own.
 - A Spillway key: write it instead.
-- *Not needed*: Spillway does this without being told. If the cell names a key, the key changes how.
-- *Not supported*: Spillway does not do this. *Not supported by the command*: a script with
-  `spillway.hf.Trainer` does it.
+- *Not needed*: Spillway does this by itself. Some cells name a key that changes how it does so. Remove the old key.
+- *Not supported*: Spillway does not do this. Remove the key. *Not supported by the command*: a script with
+  `spillway.hf.Trainer` does this.
 
 A script that uses transformers or TRL may stay a script: [two lines change](trainer.md).
 """
@@ -46,8 +47,8 @@ TOOLS = {
     "LoraConfig": "PEFT: LoraConfig",
 }
 ABOUT = {
-    "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). The table is for `spillway train`. Axolotl "
-    "has no key for a drive: give a directory in `storage` when memory cannot hold the state.",
+    "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). This table is for `spillway train`. Axolotl "
+    "has no key for a drive: name a directory with `storage` if memory cannot hold the state.",
     "LLaMA-Factory": "`llamafactory-cli train config.yaml` becomes `spillway train config.yaml`. Rows in Alpaca and "
     "ShareGPT form train as they are ([data](../reference/data.md)).",
     "DeepSpeed": "A dot separates the levels of the JSON file. Spillway plans transfers and buffers by itself, so most "

@@ -19,9 +19,7 @@ from spillway.base.sizes import decimal, size
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
 WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
-GET_KERNELS = (
-    "install a wheel that has kernels, or build Spillway where nvcc is (pip install nvidia-cuda-nvcc brings one)"
-)
+GET_KERNELS = "install a wheel with kernels, or build Spillway with nvcc (pip install nvidia-cuda-nvcc brings one)"
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 OPTIONAL = {  # package: what is not here without it, the extra that brings it
     "datasets": ("files can be trained on, hub datasets cannot", "data"),
@@ -50,8 +48,8 @@ def examine(places: Sequence[str]) -> list[Finding]:
 
 
 def locked_memory(limit: int) -> str:
-    allowed = "as much as there is" if limit == resource.RLIM_INFINITY else size(limit)
-    return f"{allowed} may be locked (memlock, ulimit -l): what drives read and write directly, where it is registered"
+    allowed = "all memory" if limit == resource.RLIM_INFINITY else size(limit)
+    return f"a process may lock {allowed} (memlock, ulimit -l) for direct transfers of drives"
 
 
 def engine_findings(places: Sequence[str]) -> list[Finding]:
@@ -83,9 +81,9 @@ def names() -> Finding:
 
     place = f"{hub.cache()} ({decimal(hub.free_bytes())} free)"
     if hub.is_offline():
-        return "hub", "lesser", f"HF_HUB_OFFLINE is set: of models and data by name, what is in {place}"
-    token = "with your token" if get_token() else f"without a token: none that are gated or private ({hub.WAYS})"
-    return "hub", "good", f"models and data by name from {hub.endpoint()}, {token}, kept in {place}"
+        return "hub", "lesser", f"HF_HUB_OFFLINE is set: only models and data that {place} holds"
+    token = "with your token" if get_token() else f"without a token, so no gated or private ones ({hub.WAYS})"
+    return "hub", "good", f"models and data by name from {hub.endpoint()}, {token}; the cache is {place}"
 
 
 def multiplications() -> Finding:
@@ -106,10 +104,10 @@ def kernels() -> Finding:
         from spillway import _engine
         from spillway.machine import device
     except Exception as error:
-        return "gpu kernels", "missing", f"without the engine there are none ({error})"
+        return "gpu kernels", "missing", f"the engine does not load ({error})"
     if _engine.gpu_kernels():
-        return "gpu kernels", "good", "they are in this build"
-    why = f"this build has none, since there was no nvcc that made them; {GET_KERNELS}"
+        return "gpu kernels", "good", "this build has them"
+    why = f"this build has none, because it found no nvcc; {GET_KERNELS}"
     if model := device.listed():
         return "gpu kernels", "missing", f"{why}. Until then {model} is not used"
     return "gpu kernels", "lesser", why
@@ -126,11 +124,11 @@ def gpu() -> Finding:
         from spillway.machine import device
         from spillway.machine.flash_attention import refuse_fa3
     except ImportError:
-        return "gpu", "missing", "without the engine nothing can"
+        return "gpu", "missing", "the engine does not load"
     if not torch.cuda.is_available():
         why = f"the NVIDIA driver knows {model}, but {device.without_cuda()}" if (model := device.listed()) else ""
         why = why or "PyTorch finds none (torch.cuda.is_available())"
-        return "gpu", "missing", f"{why}; training is on the CPUs"
+        return "gpu", "missing", f"{why}; training uses the CPUs"
     found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
     words = [
         f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words
@@ -139,7 +137,7 @@ def gpu() -> Finding:
     refusal = refuse_fa3(torch.device("cuda", 0))
     words.append(f"attention by FA3 with full_determinism: false: {f'no, {refusal}' if refusal else 'yes'}")
     if len(found) > 1:
-        words.append(f"of several processes each has that of its LOCAL_RANK, up to {len(found)} on this machine")
+        words.append(f"each of several processes takes the GPU of its LOCAL_RANK, up to {len(found)} on this machine")
     taken = [loaded for _, loaded, _ in found]
     return "gpu", "good" if all(taken) else "lesser" if any(taken) else "missing", "; ".join(words)
 
@@ -158,9 +156,9 @@ def processes() -> Finding:
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
-        return "processes", "lesser", f"gloo; {host} has no address ({error}), so say GLOO_SOCKET_IFNAME"
+        return "processes", "lesser", f"gloo; {host} has no address ({error}); set GLOO_SOCKET_IFNAME"
     if address.startswith("127."):
-        words = f"gloo; {host} is {address}, which other machines do not reach: there say GLOO_SOCKET_IFNAME"
+        words = f"gloo; {host} is {address}, which other machines do not reach; set GLOO_SOCKET_IFNAME"
         return "processes", "lesser", words
     return "processes", "good", f"gloo over the interface of {host}, {address}; GLOO_SOCKET_IFNAME names another one"
 
@@ -208,4 +206,4 @@ def show_findings(console: Console, findings: Sequence[Finding], title: str = "W
     console.print(found)
     missing = [what for what, state, _ in findings if state == "missing"]
     if missing:
-        console.print(f"Not here: {', '.join(missing)}.", soft_wrap=True)
+        console.print(f"Missing: {', '.join(missing)}.", soft_wrap=True)

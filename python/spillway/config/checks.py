@@ -249,7 +249,9 @@ def check_model(config: Config, described: bool = True) -> None:
         )
     if config.profile is not None and not Path(config.profile).is_file():
         names = ", ".join(installed.profiles())
-        raise InputError(f"profile: there is no file {config.profile}, and by name there are: {names}")
+        raise InputError(
+            f"profile: there is no file {config.profile}, and no installed profile of this name; installed are {names}"
+        )
 
 
 def check_revision(name: str, value: str, revision: str | None) -> None:

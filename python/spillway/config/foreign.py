@@ -7,12 +7,12 @@ from spillway.config import front_ends
 
 HUB = "not supported: `push_to_hub` uploads once, at the end of the run"
 WHERE = "`storage`, `dram_budget` and `placement` say where the engine keeps the state"
-BEST = "not supported by the command: `spillway.hf.Trainer` has it; metrics.jsonl has every `eval_loss`"
+BEST = "not supported by the command: `spillway.hf.Trainer` takes the key; metrics.jsonl has every `eval_loss`"
 LOADING = "not needed: rows are read and encoded before the first step"
 LOSS = "not supported: the loss is plain cross-entropy"
 SIZE = "not supported: `spillway plan` names the largest `per_device_train_batch_size` that fits"
 ORDER = "not supported: `data_seed` alone sets the order of rows"
-LIGER = "not needed: on a GPU `fused_kernels` take the place of such kernels"
+LIGER = "not needed: `fused_kernels` does the same on a GPU"
 EAGER = "not supported: layers run the library's own code"
 METRICS = "not supported by the command: `spillway.hf.Trainer` takes `compute_metrics`; the command gives `eval_loss`"
 ROWS = "not supported: metrics.jsonl has a row every `logging_steps` steps, and `report_to` names trackers for it"
@@ -25,7 +25,7 @@ CODE = "not supported: a model's own code is never run; save the model as a type
 REFERENCE = "not supported: the reference is the model before the first step"
 PRECOMPUTED = "not needed: a first pass always computes the reference's log-probabilities, and the run keeps them"
 NESTED = "its name is `bnb_4bit_use_double_quant`"
-OF_DPO = "not supported: DPO has the losses of `loss_type`"
+OF_DPO = "not supported: `loss_type` lists the losses that Spillway has for DPO"
 
 OF_TRAINERS = {
     "accelerator_config": WHERE,
@@ -76,7 +76,7 @@ OF_TRAINERS = {
     "hub_revision": HUB,
     "ignore_data_skip": "not supported: a resumed run always continues with the next row",
     "include_for_metrics": METRICS,
-    "include_num_input_tokens_seen": "not needed: the rows of metrics.jsonl have `tokens`",
+    "include_num_input_tokens_seen": "not needed: each row of metrics.jsonl has `tokens`",
     "label_names": "not needed: labels come from the columns of the rows",
     "label_smoothing_factor": LOSS,
     "ld_alpha": OF_DPO,
@@ -84,7 +84,7 @@ OF_TRAINERS = {
     "liger_kernel_config": LIGER,
     "load_best_model_at_end": BEST,
     "local_rank": "not needed: the launcher sets LOCAL_RANK for each process",
-    "log_level": "not supported: standard error has the messages, and metrics.jsonl the figures",
+    "log_level": "not supported: messages always go to standard error, and figures to metrics.jsonl",
     "log_level_replica": "not supported: only rank 0 logs",
     "log_on_each_node": "not supported: only rank 0 logs",
     "logging_dir": "not supported: TensorBoard's files are in OUTPUT_DIR/runs",
@@ -95,7 +95,7 @@ OF_TRAINERS = {
     "max_prompt_length": "not supported: `max_length` cuts whole rows, not prompts",
     "metric_for_best_model": BEST,
     "model_init_kwargs": "`weight_dtype`, `compute_dtype` and `model_revision` say how a model is read",
-    "neftune_noise_alpha": "not supported: embeddings get no noise",
+    "neftune_noise_alpha": "not supported: Spillway adds no noise to embeddings",
     "no_cuda": "`device: cpu`",
     "num_workers": LOADING,
     "optim_args": "`adam_beta2`, `adam_epsilon` and so on: each hyperparameter has a key",
@@ -114,12 +114,12 @@ OF_TRAINERS = {
     "ref_model_sync_steps": REFERENCE,
     "remove_unused_columns": "not needed: other columns are ignored",
     "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
-    "router_aux_loss_coef": "not needed: config.json has it; `output_router_logits` there turns the loss on",
+    "router_aux_loss_coef": "not needed: config.json has the value, and its `output_router_logits` turns the loss on",
     "rpo_alpha": OF_DPO,
     "run_name": ROWS,
     "save_on_each_node": "not needed: rank 0 writes `output_dir`",
     "shuffle_dataset": ORDER,
-    "skip_memory_metrics": "not needed: summary.json has the peaks of memory",
+    "skip_memory_metrics": "not needed: summary.json always has the peaks of memory",
     "sync_ref_model": REFERENCE,
     "tf32": "not supported: PyTorch's own settings apply",
     "torch_compile": EAGER,
@@ -159,7 +159,7 @@ OF_PEFT = {
     "eva_config": BEGIN,
     "exclude_modules": TARGETS,
     "fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
-    "inference_mode": "not supported: adapters are trained",
+    "inference_mode": "not supported: Spillway only trains adapters",
     "init_lora_weights": BEGIN,
     "kasa_config": PLAIN,
     "layer_replication": PLAIN,
@@ -177,7 +177,7 @@ OF_PEFT = {
     "qalora_group_size": PLAIN,
     "rank_pattern": PLAIN,
     "runtime_config": PLAIN,
-    "task_type": "not needed: the model is a causal language model",
+    "task_type": "not needed: `objective` decides the head of the model",
     "trainable_token_indices": FROZEN,
     "use_bdlora": PLAIN,
     "use_dora": PLAIN,
@@ -238,7 +238,10 @@ def advise(name: str) -> str:
 def describe_foreign(name: str) -> str:
     """The sentence that refuses a key of another trainer; empty for any other name."""
     words = advise(name)
-    return f"a key of {name_owner(name)} that is not taken here: {words}" if words else ""
+    if not words:
+        return ""
+    refusal = f"Spillway does not take this key of {name_owner(name)}"
+    return f"{refusal}. N{words[1:]}. Remove the key" if words.startswith("not ") else f"{refusal}: {words}"
 
 
 def name_owner(name: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 ADAPTERS = "not supported: adapters are plain LoRA, with `lora_r`, `lora_alpha` and `lora_dropout`"
 ATTENTION = "not needed: layers use PyTorch's attention, and on a GPU its flash attention if it applies"
 BATCHES = "`per_device_train_batch_size` times `gradient_accumulation_steps` rows in each process"
-COLUMNS = "not needed: columns are found by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
+COLUMNS = "not needed: Spillway finds columns by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
 CUT = "not supported: rows are cut at `max_length`"
 DEBUGGING = "not needed: `spillway report` shows the timeline of a run"
 EARLY = "not supported by the command: `spillway.hf.Trainer` takes callbacks of transformers"
@@ -14,17 +14,17 @@ EAGER = "not supported: layers run the library's own code"
 ENTRIES = "docs/how-to/migrate.md has a row for each of its entries"
 HELD_OUT = "not supported: `eval_dataset` names the held-out rows"
 HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
-IMAGES = "not supported: the model's own image preparation decides, and paths begin at the data file"
+IMAGES = "not supported: the model's own files set the size of images, and relative paths begin at the data file"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
 OBJECTIVES = (
-    "not supported: `objective` is `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo`, `distill`, "
+    "not supported: `objective` takes `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo`, `distill`, "
     "`text-classification` or `token-classification`"
 )
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows at its start"
 PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"
-ROPE = "not supported: the model's config.json says how positions are scaled"
+ROPE = "not supported: change how positions are scaled in the model's config.json"
 SAMPLED = "not supported: a run writes no samples; `model.generate` works in callbacks of `spillway.hf.Trainer`"
 SHARDS = "`dram_budget` limits memory; the plan chooses what stays there"
 STAGING = "not needed: the plan chooses sizes and lanes of transfers"
@@ -36,7 +36,7 @@ AXOLOTL = {
     "added_tokens_overrides": TOKENS,
     "attn_implementation": ATTENTION,
     "auto_resume_from_checkpoints": "`resume_from_checkpoint: auto`",
-    "base_model_config": "not needed: `model` has its config.json",
+    "base_model_config": "not needed: Spillway reads the config.json of `model`",
     "chat_template": "not needed: the tokenizer has one; `chat_template_path` names another one",
     "chat_template_jinja": "`chat_template_path`, the name of a file",
     "chunked_cross_entropy": "not needed: the loss is computed in slices of the vocabulary; `token_tile` sets rows",
@@ -45,7 +45,7 @@ AXOLOTL = {
     "dataset_exact_deduplication": "not supported: remove equal rows from the file",
     "dataset_prepared_path": PREPARED,
     "dataset_processes": PREPARED,
-    "datasets": "`dataset`, one file, directory or name; its columns are found by name",
+    "datasets": "`dataset`: one file, directory or name. Spillway finds the columns by name",
     "dpo_beta": "beta",
     "dpo_label_smoothing": "label_smoothing",
     "dpo_loss_type": "loss_type",
@@ -69,19 +69,19 @@ AXOLOTL = {
     "gptq": ADAPTERS + "; `load_in_4bit` rounds the base",
     "gpu_memory_limit": "gpu_memory",
     "hf_use_auth_token": HUB_TOKEN,
-    "include_tokens_per_second": "not needed: the line of a step shows it",
-    "is_llama_derived_model": "not needed: the model's config.json says so",
+    "include_tokens_per_second": "not needed: the line of each step shows the rate",
+    "is_llama_derived_model": "not needed: the model's config.json names the type",
     "kto_desirable_weight": "desirable_weight",
     "kto_undesirable_weight": "undesirable_weight",
     "layer_offloading": SHARDS,
     "lisa_n_layers": LOW_RANK,
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
-    "lora_mlp_kernel": "not needed: the product of an adapter adds to the output of the base",
+    "lora_mlp_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
     "lora_model_dir": "lora_adapter",
     "lora_modules_to_save": "not supported: with `method: lora` the base is frozen, but for a head of labels",
-    "lora_o_kernel": "not needed: the product of an adapter adds to the output of the base",
+    "lora_o_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
     "lora_on_cpu": SHARDS,
-    "lora_qkv_kernel": "not needed: the product of an adapter adds to the output of the base",
+    "lora_qkv_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
     "lora_target_linear": "`lora_target_modules: all-linear`",
     "loraplus_lr_embedding": ONE_RATE,
     "loraplus_lr_ratio": ONE_RATE,
@@ -89,17 +89,17 @@ AXOLOTL = {
     "max_memory": "`dram_budget` and `gpu_memory`",
     "mlflow_experiment_name": TRACKER,
     "mlflow_tracking_uri": TRACKER,
-    "model_type": "not needed: the model's config.json says so",
+    "model_type": "not needed: the model's config.json names the type",
     "orpo_alpha": "`objective: orpo` with `beta`",
     "pad_to_sequence_len": "not needed: rows are padded to the longest of their micro-batch",
-    "peft_init_lora_weights": "not supported: A is drawn from `seed`, B is zero",
+    "peft_init_lora_weights": "not supported: `seed` draws the matrix A, and the matrix B is zero",
     "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
     "peft_use_dora": ADAPTERS,
     "peft_use_rslora": "not supported: give `lora_alpha` times the square root of `lora_r`",
     "plugins": "not supported: `spillway train` has no plug-ins; Axolotl itself takes Spillway as one",
     "pretraining_dataset": "`dataset` with rows of text; `packing: true` joins them",
     "profiler_steps": DEBUGGING,
-    "qat": "not supported: `load_in_4bit` rounds a frozen base alone",
+    "qat": "not supported: `load_in_4bit` rounds only a frozen base, before training",
     "relora": ADAPTERS,
     "resize_token_embeddings_to_32x": TOKENS,
     "reward_model": "`objective: reward`",
@@ -119,11 +119,11 @@ AXOLOTL = {
     "test_datasets": "eval_dataset",
     "tiled_mlp": "not needed: `token_tile` says how many tokens an MLP takes at once",
     "tokenizer_config": "tokenizer",
-    "tokenizer_type": "not needed: the tokenizer's own files say so",
+    "tokenizer_type": "not needed: the tokenizer's own files name the type",
     "tokens": TOKENS,
-    "train_on_inputs": "`completion_only_loss: false`; of messages `assistant_only_loss: false`",
+    "train_on_inputs": "`completion_only_loss: false`; for messages `assistant_only_loss: false`",
     "trl": "`objective` and its keys",
-    "type_of_model": "not needed: the model's config.json says so",
+    "type_of_model": "not needed: the model's config.json names the type",
     "unfrozen_parameters": "`trainable`, regular expressions of names",
     "use_tensorboard": "`report_to: tensorboard`",
     "use_wandb": "`report_to: wandb`",
@@ -142,8 +142,8 @@ LLAMA_FACTORY = {
     "add_tokens": TOKENS,
     "additional_target": "not supported: with `method: lora` the base is frozen, but for a head of labels",
     "apollo_rank": LOW_RANK,
-    "cache_dir": "not needed: the environment's HF_HOME says so",
-    "compute_accuracy": "not supported: an evaluation gives the loss",
+    "cache_dir": "not needed: the environment variable HF_HOME names the cache",
+    "compute_accuracy": "not supported: an evaluation computes only the loss",
     "create_new_adapter": "not needed: each run trains new adapters, or continues those of `lora_adapter`",
     "data_shared_file_system": PREPARED,
     "dataset_dir": "not needed: `dataset` is a path, or a name on the hub",
@@ -152,8 +152,8 @@ LLAMA_FACTORY = {
     "disable_shuffling": "not supported: the order of rows follows from `data_seed` alone",
     "double_quantization": "bnb_4bit_use_double_quant",
     "early_stopping_steps": EARLY,
-    "enable_liger_kernel": "not needed: on a GPU `fused_kernels` take their place, and the loss is computed in slices",
-    "enable_thinking": "not supported: a template of your own, by `chat_template_path`",
+    "enable_liger_kernel": "not needed: `fused_kernels` does the same on a GPU, and the loss is computed in slices",
+    "enable_thinking": "not supported: name a template of your own with `chat_template_path`",
     "eval_on_each_dataset": HELD_OUT,
     "export_dir": "not needed: `output_dir` has the model; `spillway export` writes it elsewhere",
     "finetuning_type": "`method`: `full` and `lora`; for `freeze` give `trainable`",
@@ -164,19 +164,19 @@ LLAMA_FACTORY = {
     "galore_rank": LOW_RANK,
     "hf_hub_token": HUB_TOKEN,
     "image_max_pixels": IMAGES,
-    "include_effective_tokens_per_second": "not needed: the line of a step shows it",
-    "interleave_probs": "not supported: join the files",
+    "include_effective_tokens_per_second": "not needed: the line of each step shows the rate",
+    "interleave_probs": "not supported: join the files into one",
     "kt_weight_path": SHARDS,
     "low_cpu_mem_usage": "not needed: weights go from the file to their place, a tensor at a time",
     "mask_history": "not supported: with `assistant_only_loss` every turn of the assistant carries loss",
     "max_samples": "not supported: give a file with fewer rows, or `max_steps`",
     "media_dir": IMAGES,
-    "mix_strategy": "not supported: join the files",
+    "mix_strategy": "not supported: join the files into one",
     "mixture_of_depths": EAGER,
-    "moe_aux_loss_coef": "not supported: the model's config.json has it",
+    "moe_aux_loss_coef": "not supported: change the value in the model's config.json",
     "neat_packing": "`packing: true`; rows that were joined do not see each other",
     "overwrite_cache": PREPARED,
-    "pissa_init": "not supported: A is drawn from `seed`, B is zero",
+    "pissa_init": "not supported: `seed` draws the matrix A, and the matrix B is zero",
     "plot_loss": "not needed: a run leaves loss.png",
     "ppo_epochs": OBJECTIVES,
     "pref_beta": "beta",
@@ -199,7 +199,7 @@ LLAMA_FACTORY = {
     "tokenized_path": PREPARED,
     "tool_format": "not needed: the chat template writes tools and calls",
     "train_from_scratch": "`init: random`",
-    "train_on_prompt": "`completion_only_loss: false`; of messages `assistant_only_loss: false`",
+    "train_on_prompt": "`completion_only_loss: false`; for messages `assistant_only_loss: false`",
     "upcast_layernorm": PRECISION,
     "upcast_lmhead_output": "not needed: the loss is computed in fp32",
     "use_adam_mini": "not supported: `state_format: int8` makes the moments small",

@@ -62,9 +62,9 @@ def settled(config: Config) -> Config:
         return config
     kept = config.weight_dtype
     if kept == "fp32":
-        return config.computing(kept, "as weights are kept")
+        return config.computing(kept, "the type of the weights")
     if config.device.startswith("cuda"):
-        return config.computing(kept, "as weights are kept, on a GPU")
+        return config.computing(kept, "the type of the weights, on a GPU")
     rates = measured(kept)
     return config.computing(rates.faster(kept), rates.words(kept))
 

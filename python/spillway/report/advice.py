@@ -172,7 +172,7 @@ def help_words(facts: Facts, found: list[Option]) -> str:
         return ""
     best = found[0]
     if best.seconds > expected * (1 - WORTH):
-        return "No setting that the planner was asked for is predicted to make a step shorter."
+        return "The planner found no setting that would make a step shorter."
     measured = None if facts.machine else facts.step_seconds  # predictions for another machine are beside each other
     now, whose = (measured, "the median step") if measured else (expected, "the predicted step")
     return (

@@ -35,10 +35,10 @@ def show_answers(console: Console, plan: Plan) -> None:
 def speed(plan: Plan) -> str:
     alone = sorted(plan["seconds_alone"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in alone if seconds >= 0.005)
-    words = f"On {plan['machine']}: {pace(plan['tokens_per_second'])} tokens/s, bound by {plan['bottleneck']}"
+    words = f"On {plan['machine']}: {pace(plan['tokens_per_second'])} tokens/s. Bottleneck: {plan['bottleneck']}"
     if plan["next_bottleneck"]:
-        words += f", next by {plan['next_bottleneck']}"
-    return f"{words}. Of a step each needs alone: {parts}."
+        words += f", next {plan['next_bottleneck']}"
+    return f"{words}. Time that each would need by itself: {parts}."
 
 
 def cluster(plan: Plan) -> str:
@@ -48,17 +48,17 @@ def cluster(plan: Plan) -> str:
         return ""
     crossing, has = (decimal(found[key]) for key in ("between_machines_per_step", "network"))
     words = (
-        f"{found['machines']} machines, processes on each: {found['processes']}. In a step {crossing} go to and from "
-        f"each over its network of {has}/s each way"
+        f"{found['machines']} machines, processes on each: {found['processes']}. In a step {crossing} cross the "
+        f"network of each machine, which carries {has}/s each way"
     )
     if plan["bottleneck"] == "network":
-        words += ", which is what bounds a step"
+        words += ". The network is the bottleneck"
     if needed := found.get("network_needed"):
-        words += f"; with more than {decimal(needed)}/s it would not take longer than everything else"
+        words += f". With more than {decimal(needed)}/s it would take less time than everything else"
     if (least := found.get("network_bound_from", 0)) > found["machines"]:
-        words += f"; from {least} machines on it would take longer than the storage paths"
+        words += f". From {least} machines on, the network would take longer than the storage paths"
     elif least:
-        words += "; it takes longer than the storage paths do"
+        words += ". The network takes longer than the storage paths"
     return words + "."
 
 
@@ -78,11 +78,13 @@ def what_if_table(plan: Plan) -> Table:
 
 def longest(plan: Plan) -> str:
     found = plan["longest_sequence"]
+    rows = plan["fit_table"]["batches"][-2]
+    shape = f"{rows} row{'s' * (rows != 1)} in a pass"
     if not found:
-        return "No sequence fits at this batch."
+        return f"No sequence fits with {shape}."
     if found >= plan["fit_table"]["sequences"][-1]:
-        return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
-    return f"The longest sequence that fits at this batch: {found} tokens."
+        return f"Sequences of {found} tokens fit with {shape}; the plan tries no longer ones."
+    return f"The longest sequence that fits with {shape}: {found} tokens."
 
 
 def attention(plan: Plan) -> str:
@@ -103,10 +105,10 @@ def accumulation(plan: Plan) -> str:
     if more is None:
         return ""
     if not more["fits"]:
-        return "With one accumulation step more a step does not fit."
+        return "One more accumulation step does not fit."
     seconds, now = more["predicted_step_seconds"], plan["predicted_step_seconds"]
     return (
-        f"With one accumulation step more a step takes {duration(seconds)} instead of {duration(now)}: "
+        f"One more accumulation step: a step takes {duration(seconds)} instead of {duration(now)}, at "
         f"{pace(more['tokens_per_second'])} tokens/s instead of {pace(plan['tokens_per_second'])}."
     )
 
@@ -117,16 +119,17 @@ def more_memory(plan: Plan) -> str:
     if not more:
         return ""
     saved = plan["predicted_step_seconds"] - more["predicted_step_seconds"]
-    gain = f"save {duration(saved)} a step" if saved >= 0.0005 else "not make a step shorter"
-    return f"With a GiB more of {more['tier']} {more['keep']} layers would keep saved activations, which would {gain}."
+    gain = f"a step would take {duration(saved)} less" if saved >= 0.0005 else "a step would not be shorter"
+    keeping = f"{more['keep']} layers would keep saved activations, and " if more["keep"] else ""
+    return f"One more GiB of {more['tier']}: {keeping}{gain}."
 
 
 def fit_table(plan: Plan) -> Table:
-    """Rows: a DRAM budget and a batch; columns: sequences; tokens per second, or nothing where it does not fit."""
+    """Rows: a DRAM budget and the rows in a pass. Columns: sequences. Cells: tokens per second, if it fits."""
     found = plan["fit_table"]
     sequences, batches = found["sequences"], found["batches"]
-    table = Table(title="What fits: tokens/s by DRAM budget, batch and sequence", title_justify="left")
-    for name in ("dram_budget", "batch", *map(str, sequences)):
+    table = Table(title="What fits: tokens/s by DRAM budget, rows in a pass and sequence", title_justify="left")
+    for name in ("dram_budget", "rows", *map(str, sequences)):
         table.add_column(name, justify="right")
     rates = iter(found["tokens_per_second"])
     for budget in found["dram_budgets"]:

@@ -57,7 +57,7 @@ def processes(plan: Plan) -> str:
         between = plan["between_machines"]
         words += f"; of that {size(between['sent'])} and {size(between['received'])} go between machines"
     if plan.get("own_weights"):
-        words += ". Of the weights that stay in memory each keeps its own part, and passes gather all of them"
+        words += ". Each keeps its own part of the weights that stay in memory, and passes gather all parts"
     return f"{words}."
 
 
@@ -72,12 +72,12 @@ def device_blocks(plan: Plan) -> str:
     if not found:
         return ""
     words = (
-        f"Blocks on the device: {found['state_and_update']} live there with their states and are updated there, "
-        f"{found['streamed_state_and_update']} have their states come for the update there and go back, "
-        f"{found['weight']} keep a copy of their weights there, {found['streamed']} are streamed ({found['why']})."
+        f"Blocks on the device: {found['state_and_update']} live there with their states, "
+        f"{found['streamed_state_and_update']} upload their states for the update, "
+        f"{found['weight']} keep a copy of their weights there, {found['streamed']} stream ({found['why']})."
     )
     if found["durable_bytes_per_step"]:
-        words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
+        words += f" A durable step copies {size(found['durable_bytes_per_step'])} of the resident bytes to the host."
     return words
 
 
@@ -141,7 +141,7 @@ def replays(plan: Plan) -> str:
     if not replay:
         return ""
     every, seconds = replay["every"], replay["seconds"]
-    which = "Every step is" if every == 1 else f"Of every {every} steps one is"
+    which = "Every step is" if every == 1 else f"One of every {every} steps is"
     return (
         f"Replays: {which} computed twice, which adds at most {duration(seconds)} to it, "
         f"{duration(seconds * replay['share'])} to an average step ({replay['share']:.1%} of its passes)."
@@ -176,7 +176,10 @@ def decisions_table(plan: Plan) -> Table | None:
     if not plan.get("decisions"):
         return None
     table = Table(title="What was compared, by predicted step", title_justify="left", caption_justify="left")
-    table.caption = "Of steps within 1 % the one that moves the fewest bytes; spilling to drives has to save 2 %."
+    table.caption = (
+        "Among plans within 1 % of the fastest, Spillway takes the one that moves the fewest bytes. "
+        "A plan that spills to drives has to save 2 %."
+    )
     for name in ("decision", "chosen", "alternatives"):
         table.add_column(name, overflow="fold")
     for decision in plan["decisions"]:
@@ -221,14 +224,11 @@ def share(part: float, whole: float) -> str:
 def prediction(plan: Plan) -> str:
     words = "It fits." if plan.get("fits", True) else "It does not fit."
     if seconds := plan.get("predicted_step_seconds"):
-        words += f" Predicted step: {duration(seconds)}, bound by {plan.get('bottleneck', 'compute')}"
+        words += f" Predicted step: {duration(seconds)}. Bottleneck: {plan.get('bottleneck', 'compute')}."
         for name, moved in plan.get("path_bytes_per_step", {}).items():
-            words += f"; {name} reads {size(moved['read'])}, writes {size(moved['written'])} a step"
+            words += f" A step reads {size(moved['read'])} from {name}, and writes {size(moved['written'])} to it."
         if moved := plan.get("device_bytes_per_step") or plan.get("link_bytes_per_step"):
-            words += (
-                f"; {size(moved['to_device'])} go to the device, {size(moved['from_device'])} come from there a step"
-            )
-        words += "."
+            words += f" A step copies {size(moved['to_device'])} to the device, and {size(moved['from_device'])} back."
     return words
 
 
@@ -238,9 +238,10 @@ def pace_and_wear(plan: Plan) -> str:
         return ""
     words = [f"{pace(plan['tokens_per_second'])} tokens/s"]
     for name, life in plan.get("drive_life", {}).items():
-        rated = f"a drive rated for {decimal(life['rated'])}" if life["assumed"] else f"its {decimal(life['rated'])}"
+        rated = f"rated for {decimal(life['rated'])}"
+        rated = f"a drive {rated}" if life["assumed"] else f"the drive ({rated})"
         words.append(
-            f"{name} is written {decimal(life['written_per_day'])} a day, at which {rated} lasts "
+            f"{decimal(life['written_per_day'])} a day are written to {name}, and {rated} lasts "
             f"{pace(life['days'])} days of training"
         )
     return f"At this pace: {'; '.join(words)}."
@@ -257,7 +258,7 @@ def durability(plan: Plan) -> str:
     room = sum(entry["bytes"] for entry in plan["bytes"] if entry["class"] == "durability")
     words = f"Durability {kept}: {SURVIVES[kept]} survives a kill or a power cut. It takes {size(room)} of the paths"
     if cost := plan.get("durability_per_step"):
-        words += f"; of what a step writes, {size(cost['written'])} are for it, {duration(cost['seconds'])} of its time"
+        words += f", and adds {size(cost['written'])} of writes and {duration(cost['seconds'])} to a step"
     return words + "."
 
 

@@ -128,11 +128,9 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     for notice in config.notices:
         tell(notice)
     if config.memory_file:
-        raise InputError(
-            "memory_file: nobody knows how fast files are on the machine that the profile describes; leave it out"
-        )
+        raise InputError("memory_file: a described machine has no rates for memory files; remove the key")
     if config.paths:
-        tell("storage: of the machine that the profile describes the profile's paths are planned with")
+        tell("storage: the plan uses the storage paths of the profile, and not those of the configuration")
     with translated():
         profile = json.loads(_engine.check_profile(text, str(config.profile)))
     on_gpu = computes_on_gpu(config, profile)
@@ -140,8 +138,8 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     several = cluster.read_cluster(profile, on_gpu)
     if config.node and several is not None and several.world > 1:
         raise InputError(
-            "node: the plan of one of several processes has its part of all nodes of the profile's machine together; "
-            "leave it out"
+            "node: each of several processes gets its part of all nodes of the profile's machine together; "
+            "remove the key"
         )
     if on_gpu:
         tell_of_gpus(profile, several, tell)
@@ -268,10 +266,10 @@ def choose_compute_dtype(config: Config, profile: dict[str, Any], on_gpu: bool) 
     if config.compute_dtype != "auto":
         return config
     if on_gpu or kept == "fp32":
-        return config.computing(kept, "as weights are kept" + (", on a GPU" if on_gpu else ""))
+        return config.computing(kept, "the type of the weights" + (", on a GPU" if on_gpu else ""))
     rates = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
     if not rates.narrow or not rates.fp32:
-        return config.computing(kept, "as weights are kept, since the profile does not say what is faster")
+        return config.computing(kept, "the type of the weights, since the profile does not say what is faster")
     return config.computing(rates.faster(kept), "by the products of the profile")
 
 

@@ -126,7 +126,7 @@ def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
         "gpu",
     ):
         assert what in shown
-    assert "Not here:" in shown and "storage /no/such/place" in shown
+    assert "Missing:" in shown and "storage /no/such/place" in shown
     assert "memlock" in shown
     words = " ".join(shown.replace("│", " ").split())
     assert re.search(r"products (yes|in part) a CPU does [0-9.]+ GFLOP/s in bf16.* compute_dtype auto", words)
@@ -139,8 +139,8 @@ def test_doctor_looks_where_it_is_called_when_no_storage_is_named(
     monkeypatch.chdir(tmp_path)
     found = {what: words for what, _, words in doctor.examine([])}
     assert "O_DIRECT" in found[f"storage {tmp_path}"]
-    assert doctor.locked_memory(8 << 20).startswith("8.00 MiB may be locked")
-    assert doctor.locked_memory(-1).startswith("as much as there is")
+    assert doctor.locked_memory(8 << 20).startswith("a process may lock 8.00 MiB")
+    assert doctor.locked_memory(-1).startswith("a process may lock all memory")
 
 
 def test_doctor_works_without_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,11 @@ def test_refusal_of_each_key_says_the_sentence_of_the_page() -> None:
         for name in rows.keys() - KNOWN:
             with pytest.raises(InputError) as refused:
                 normalised({name: 1}, "config.yaml")
-            assert str(refused.value).endswith(f"that is not taken here: {rows[name]}"), name
+            words = rows[name]
+            ending = f". N{words[1:]}. Remove the key" if words.startswith("not ") else f": {words}"
+            assert re.search(
+                r": Spillway does not take this key of .*" + re.escape(ending) + "$", str(refused.value)
+            ), name
 
 
 def test_rows_of_known_keys_are_taken() -> None:
@@ -99,13 +103,13 @@ def test_command_refuses_a_foreign_key_with_the_name_of_ours(
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({given: 1}))
     assert main(["plan", str(file)]) == 2
-    assert re.search(rf"{given}: a key of .* that is not taken here: .*`{own}`", capsys.readouterr().err)
+    assert re.search(rf"{given}: Spillway does not take this key of .*: .*`{own}`", capsys.readouterr().err)
 
 
 def test_key_of_two_front_ends_names_both() -> None:
-    with pytest.raises(InputError, match="use_muon: a key of LLaMA-Factory that"):
+    with pytest.raises(InputError, match="use_muon: Spillway does not take this key of LLaMA-Factory"):
         normalised({"use_muon": True}, "config.yaml")
-    with pytest.raises(InputError, match="sequence_len: a key of Axolotl that"):
+    with pytest.raises(InputError, match="sequence_len: Spillway does not take this key of Axolotl"):
         normalised({"sequence_len": 1}, "config.yaml")
 
 

@@ -77,7 +77,7 @@ def test_the_plan_names_what_goes_there(given: Path, capsys: pytest.CaptureFixtu
     words = ["plan", "--model", str(given / "model"), "--dataset", str(given / "train.jsonl")]
     assert main([*words, "--profile", str(given / "profile.json"), "--device", "simulated"]) == 0
     shown = capsys.readouterr().out
-    assert "device" in shown and "go to the device" in shown
+    assert "device" in shown and "to the device" in shown
 
 
 def described(given: Path, name: str, **rates: float) -> list[str]:
@@ -113,7 +113,7 @@ def test_states_that_come_for_their_updates_change_no_bit(
     assert blocks["streamed_state_and_update"] > 0 and blocks["state_and_update"] == 0
     page = (given / "streamed" / "report.html").read_text()
     assert "upload state" in page and "download weight" in page
-    assert "4 have their states come for the update there" in page
+    assert "4 upload their states for the update" in page
 
 
 def test_a_run_takes_the_rates_of_its_own_gpu() -> None:

@@ -433,7 +433,7 @@ def test_what_does_not_fit_is_refused(
     assert found["saved_activations"]["keep"] <= 1 and found["a_gib_more"]["keep"] >= found["saved_activations"]["keep"]
     assert here(given, given / "none", *many, "--dram_budget", budget, verb="plan") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Saved activations:" in shown and "With a GiB more of dram" in shown
+    assert "Saved activations:" in shown and "One more GiB of dram: " in shown
 
 
 def test_what_is_kept_is_in_memory_as_planned(given: Path, many: list[str], tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("--learnig_rate", "1"), 2, "unknown key ...; did you mean ...?"),
         (("--zzz_qqq", "1"), 2, "unknown key ...; ... lists all keys"),
-        (("--base_model", "m"), 2, "a key of ... that is not taken here: ..."),
+        (("--base_model", "m"), 2, "Spillway does not take this key of ..."),
         (("--learning_rate", "fast"), 2, "...: got ..., expects ..."),
         (("--lsp_rank", "4"), 2, "...: it is for method ..., and the method is ..."),
         (("--beta", "0.2"), 2, "...: it is for objective ..., and the objective is ..."),

@@ -62,7 +62,7 @@ def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: P
     assert code == 2
     cards = "gb10, h100, h200, l40s, laptop, rtx-3090, rtx-4090, rtx-5090"
     names = f"a100, b200, cluster, {cards}, server, two-drives, workstation"
-    assert f"no file mainframe, and by name there are: {names}" in message
+    assert f"no file mainframe, and no installed profile of this name; installed are {names}" in message
 
 
 def test_a_step_there_is_drawn(plan: Plan, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_cluster_is_planned_by_one_of_its_processes(plan: Plan, tmp_path: Path
     code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--virtual_ranks", "1")
     assert code == 2 and "virtual_ranks: 1 are fewer than the 2 processes" in message
     code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, cluster), *words, "--node", "0=4GiB")
-    assert code == 2 and "node: the plan of one of several processes has its part of all nodes" in message
+    assert code == 2 and "node: each of several processes gets its part of all nodes" in message
 
 
 def test_a_process_on_each_gpu_is_planned_where_the_profile_says_machines(plan: Plan, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_limits_of_a_cluster() -> None:
 def test_what_a_person_reads(plan: Plan) -> None:
     code, words, _ = plan("Qwen2.5-0.5B", profile("two-drives"), *SMALL, "--max_length", "1024")
     assert code == 0
-    parts = ("What lives where", "tokens/s, bound by", "What would help", "1 GiB more DRAM", "What fits",
-             "Attention takes", "With one accumulation step more a step takes")  # fmt: skip
+    parts = ("What lives where", "tokens/s. Bottleneck: ", "What would help", "1 GiB more DRAM", "What fits",
+             "Attention takes", "One more accumulation step: a step takes")  # fmt: skip
     assert all(part in words for part in parts)
 
 

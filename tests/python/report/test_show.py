@@ -59,11 +59,11 @@ def test_tokens_and_what_a_drive_takes_stand_beside_the_seconds() -> None:
     life = {"rated": 600 * 10**12, "assumed": True, "written_per_day": 5.42e12, "days": 110.7}
     plan = {**PLAN, "tokens_per_second": 173.4, "drive_life": {"path:0": life}}
     assert tables.pace_and_wear(plan) == (
-        "At this pace: 173 tokens/s; path:0 is written 5.42 TB a day, at which a drive rated for 600 TB lasts 111 days "
+        "At this pace: 173 tokens/s; 5.42 TB a day are written to path:0, and a drive rated for 600 TB lasts 111 days "
         "of training."
     )
     plan["drive_life"]["path:0"] = life | {"rated": 75 * 10**13, "assumed": False}
-    assert "at which its 750 TB lasts" in tables.pace_and_wear(plan)
+    assert "and the drive (rated for 750 TB) lasts" in tables.pace_and_wear(plan)
     assert tables.pace_and_wear(PLAN) == ""
 
 
@@ -106,12 +106,12 @@ def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
     )
     plan["a_gib_more"] = {"tier": "dram", "keep": 16, "predicted_step_seconds": 1.75}
     assert machine_tables.more_memory(plan) == (
-        "With a GiB more of dram 16 layers would keep saved activations, which would save 250 ms a step."
+        "One more GiB of dram: 16 layers would keep saved activations, and a step would take 250 ms less."
     )
     plan["saved_activations"] = found | {"keep": 0, "why": ""}
     plan["a_gib_more"] = {"tier": "dram", "keep": 0, "predicted_step_seconds": 2.0}
     assert "0 of 24 layers keep them from forward to backward; 24 compute" in tables.saved_activations(plan)
-    assert machine_tables.more_memory(plan).endswith("would not make a step shorter.")
+    assert machine_tables.more_memory(plan) == "One more GiB of dram: a step would not be shorter."
     del plan["a_gib_more"]
     assert machine_tables.more_memory(plan) == ""
     plan["saved_activations"] = found | {
@@ -138,7 +138,7 @@ def test_what_durability_gives_and_takes() -> None:
     )
     cost = {"durability": "step", "durability_per_step": {"written": 5 << 20, "seconds": 0.25}}
     words = tables.durability(plan | cost)
-    assert "the last finished step survives" in words and "5.00 MiB are for it, 250 ms of its time." in words
+    assert "the last finished step survives" in words and "adds 5.00 MiB of writes and 250 ms to a step." in words
     console = Console(file=io.StringIO(), width=100)
     tables.show_plan(console, plan | cost)
     assert words in shown(console) and "3.00 GiB" in shown(console)

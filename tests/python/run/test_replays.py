@@ -251,7 +251,7 @@ def test_difference_in_one_of_two_processes_stops_both_and_is_named(inputs: Path
 def test_plan_has_the_cost_of_replays(inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = real_runs.words(inputs, tmp_path / "out", *RUN, "--replay_steps", "10", verb="plan")
     assert real_runs.main(words) == 0
-    assert "Of every 10 steps one is computed twice" in " ".join(capsys.readouterr().out.split())
+    assert "One of every 10 steps is computed twice" in " ".join(capsys.readouterr().out.split())
     assert real_runs.main([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["replay"] == {"every": 10, "seconds": plan["predicted_step_seconds"], "share": 0.1}

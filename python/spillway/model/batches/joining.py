@@ -60,7 +60,7 @@ def joining_notice(shape: WorkShape) -> list[str]:
     if shape.joined == 1:
         return []
     rows = shape.batch // shape.joined
-    return [f"pass_tokens: {shape.joined} micro-batches of {rows} x {shape.length} tokens share the passes of layers"]
+    return [f"pass_tokens: a pass computes {shape.joined} micro-batches of {rows} x {shape.length} tokens together"]
 
 
 def join(batches: Sequence[Batch], count: int) -> list[Batch]:
