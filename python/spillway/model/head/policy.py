@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from spillway.model.head.head import Stats
 
 
+SAMPLING = "sampling/sampling_logp_difference"
+
+
 @dataclass(frozen=True)
 class Tokens:
     """The sampled tokens of one micro-batch, row by row."""
@@ -116,6 +119,10 @@ class PolicyLoss:
             figures["clip_ratio/high_max"] = float(tokens.row_means(high)[there].max())
         if self.beta:
             figures["kl"] = float(self.divergences(tokens).sum() / max(1, len(tokens.log_probabilities)))
+        if tokens.sampled.sampling is not None and len(tokens.log_probabilities):
+            differences = (tokens.log_probabilities - tokens.sampled.sampling).abs()
+            figures[f"{SAMPLING}/mean"] = float(differences.mean())
+            figures[f"{SAMPLING}/max"] = float(differences.max())
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
     def mean(self, tokens: Tokens, values: torch.Tensor) -> float:
