@@ -150,7 +150,8 @@ OBJECTIVE = [
         "temperature",
         POSITIVE,
         None,
-        "with `distill`: the logits of teacher and model are divided by it",
+        "with `distill`: the logits of teacher and model are divided by it; with `grpo`: completions were sampled with "
+        "it, and the model's logits are divided by it",
         "1",
     ),
     Key(

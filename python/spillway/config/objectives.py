@@ -183,6 +183,7 @@ OBJECTIVES = {
                 "use_bias_correction_kl": True,
                 "mask_truncated_completions": False,
                 "max_completion_length": 256,
+                "temperature": 1.0,
                 "disable_dropout": False,
             },
             losses=("dapo", "grpo", "bnpo", "dr_grpo"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,9 +36,7 @@ TOOLS = f"completions come from the model alone; {RECORDED}"
 PLAIN = (
     ("use_vllm", False, NO_SERVER),
     ("use_transformers_continuous_batching", False, NO_SERVER),
-    ("beta", 0.0, f"the reference would be a second model in memory; {RECORDED}"),
     ("num_iterations", 1, f"each step samples its own completions; {RECORDED}"),
-    ("temperature", 1.0, "the loss is of the model's own probabilities; top_k, top_p and min_p are taken"),
     ("delta", None, "the ratio is clipped by epsilon and epsilon_high"),
     ("top_entropy_quantile", 1.0, "every token of a completion counts"),
     ("off_policy_mask_threshold", None, "each step samples its own completions"),
@@ -60,8 +59,10 @@ def check(named: Mapping[str, Any], positional: tuple[Any, ...]) -> None:
     if given.get("args") is None:
         raise InputError(f"args: {NAME} has no defaults without them; give GRPOConfig")
     check_arguments(given["args"], given)
-    if (origin := origin_of(given.get("model"))) is not None and origin.server is not None:
-        check_sampling(given["args"])
+    if (origin := origin_of(given.get("model"))) is not None:
+        check_reference(origin, given["args"].beta)
+        if origin.server is not None:
+            check_sampling(given["args"])
     given["args"].gradient_checkpointing = False  # the plan says which layers recompute
 
 
@@ -87,6 +88,15 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
             raise InputError(f"{name}: not with a streamed model: {TOOLS}")
     if given.get("eval_dataset") is not None:
         raise InputError("eval_dataset: an evaluation would sample as well; generate and score in a callback")
+
+
+def check_reference(origin: Origin, beta: float) -> None:
+    """InputError for a `beta` whose reference would be a second model."""
+    if beta and (origin.config.method != "lora" or origin.config.lora_adapter):
+        raise InputError(
+            f"beta: {beta} is not computed over this model: its reference would be a second model in memory. The base "
+            f'of new adapters is their reference, load(..., method="lora"); or {RECORDED}'
+        )
 
 
 def check_sampling(args: Any) -> None:
@@ -119,6 +129,7 @@ class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
 
     sampler: ServerSampler | None = None  # the server that samples; None: this process does
+    _refers = False  # True if the loss has a reference, the base of the adapters
 
     def keys(self, args: Any) -> dict[str, Any]:
         """The configuration's keys for this trainer."""
@@ -130,6 +141,7 @@ class Grouped(WithoutReference):
         origin = origin_of(trainer.model)
         assert origin is not None
         check_origin(origin, trainer.model.config, trainer.args.world_size)
+        self._refers = bool(trainer.args.beta)
         if origin.server is not None:
             self.sampler = ServerSampler(origin.server, trainer)
 
@@ -144,8 +156,8 @@ class Grouped(WithoutReference):
             micro_batches=args.gradient_accumulation_steps,
             batch=args.per_device_train_batch_size,
             length=length,
-            eval_batch=0,
-            eval_length=0,
+            eval_batch=args.per_device_train_batch_size if self._refers else 0,  # of the reference's pass
+            eval_length=length if self._refers else 0,
             between=0 if self.sampler else measure_generation(trainer, origin, length),
         )
         return Sizes(shape, packing=False)
@@ -156,6 +168,17 @@ class Grouped(WithoutReference):
         inputs = trainer._prepare_inputs(generation_batch)
         trainer._step += 1
         return inputs
+
+    def add_reference(self, trainer: Any, batches: list[Batch]) -> list[Batch]:
+        """The micro-batches of a step, with log-probabilities of their tokens under the base of the adapters if the
+        loss has a reference."""
+        if not self._refers:
+            return batches
+        values = trainer.session.log_probabilities(batches, of_base=True)
+        return [
+            replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
+            for batch, rows in zip(batches, values, strict=True)
+        ]
 
     def tell_seconds(self, trainer: Any, seconds: float) -> None:
         """TRL's figure of the seconds of a step, without its update."""
@@ -185,6 +208,20 @@ class Grouped(WithoutReference):
             rows_each=1,
             sampled=Sampled(None, advantages, {}, torch.cat(known) if len(known) == len(rows) else None),
         )
+
+
+@contextmanager
+def load_no_reference(pairs: Any, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[None]:
+    """TRL's constructor loads no reference model while this is open, whatever `args.beta` is."""
+    args = {**dict(zip(ORDER, positional, strict=False)), **named}.get("args")
+    if not isinstance(pairs, Grouped) or args is None:
+        yield
+        return
+    beta, args.beta = args.beta, 0.0
+    try:
+        yield
+    finally:
+        args.beta = beta
 
 
 def count_prompt_tokens(trainer: Any, origin: Origin) -> int:

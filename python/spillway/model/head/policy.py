@@ -64,6 +64,7 @@ class PolicyLoss:
     by_sequence: bool = False
     corrects: bool = True  # the divergence weighs by the ratio, since the older policy sampled
     longest: int = 256  # tokens that `dr_grpo` divides the loss of a completion by
+    temperature: float = 1.0  # that completions were sampled with, and that divides the logits of the loss
 
     @classmethod
     def from_config(cls, config: Config) -> PolicyLoss:
@@ -71,7 +72,7 @@ class PolicyLoss:
         by_sequence = config.importance_sampling_level == "sequence"
         return cls(
             config.loss_type, config.epsilon, high, config.beta, by_sequence, config.use_bias_correction_kl,
-            config.max_completion_length,
+            config.max_completion_length, config.temperature,
         )  # fmt: skip
 
     def loss(self, tokens: Tokens, step_tokens: float) -> torch.Tensor:
@@ -143,6 +144,10 @@ class Policy(OfTokens):
     _losses: list[float] = field(default_factory=list)  # by micro-batch
     _gradients: dict[int, torch.Tensor] | None = None  # by micro-batch: d step's loss / d log-probability of each token
     _tokens: list[Tokens] = field(default_factory=list)  # by micro-batch
+
+    @property
+    def temperature(self) -> float:
+        return self.loss.temperature
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self._settle(stats)
