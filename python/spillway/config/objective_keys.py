@@ -133,6 +133,13 @@ OBJECTIVE = [
         "found by name",
     ),
     Key(
+        "text_pair_field",
+        TEXT,
+        None,
+        "with `text-classification`: column with the second text of each row. `dataset_text_field` names the first",
+        "found by name",
+    ),
+    Key(
         "teacher",
         TEXT,
         None,
