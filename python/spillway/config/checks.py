@@ -107,6 +107,8 @@ def check_labels(config: Config) -> None:
     for name in ("completion_only_loss", "assistant_only_loss"):
         if not getattr(config, name):
             raise InputError(f"{name}: the loss of objective {objective.name} is of labels; leave it out")
+    if config.text_pair_field and not config.dataset_text_field:
+        raise InputError("text_pair_field: it names the second text; dataset_text_field names the first")
     names = config.id2label
     if names and config.num_labels not in (None, len(names)):
         raise InputError(

@@ -133,6 +133,13 @@ OBJECTIVE = [
         "found by name",
     ),
     Key(
+        "text_pair_field",
+        TEXT,
+        None,
+        "with `text-classification`: column with the second text of each row. `dataset_text_field` names the first",
+        "found by name",
+    ),
+    Key(
         "teacher",
         TEXT,
         None,
@@ -150,7 +157,8 @@ OBJECTIVE = [
         "temperature",
         POSITIVE,
         None,
-        "with `distill`: the logits of teacher and model are divided by it",
+        "with `distill`: the logits of teacher and model are divided by it; with `grpo`: completions were sampled with "
+        "it, and the model's logits are divided by it",
         "1",
     ),
     Key(

@@ -153,9 +153,9 @@ OBJECTIVES = {
         ObjectiveEntry(
             "text-classification",
             "classes or numbers of whole rows, by transformers' `AutoModelForSequenceClassification` (a column `text`, "
-            "`messages` or `prompt`, and `label` or `labels`)",
+            "`messages`, `prompt` or `sentence`, or two such as `sentence1` and `sentence2`, and `label` or `labels`)",
             2e-5,
-            {**CLASSES, "problem_type": None},
+            {**CLASSES, "problem_type": None, "text_pair_field": None},
             is_labelled=True,
         ),
         ObjectiveEntry(
@@ -183,6 +183,7 @@ OBJECTIVES = {
                 "use_bias_correction_kl": True,
                 "mask_truncated_completions": False,
                 "max_completion_length": 256,
+                "temperature": 1.0,
                 "disable_dropout": False,
             },
             losses=("dapo", "grpo", "bnpo", "dr_grpo"),

@@ -89,6 +89,11 @@ class Config:
         return OBJECTIVES[self.objective]
 
     @property
+    def divisor(self) -> float:
+        """The divisor of the logits of sampled tokens."""
+        return float(self.temperature) if self.objective_entry.is_sampled else 1.0
+
+    @property
     def has_reference(self) -> bool:
         """Whether the loss compares with a reference model."""
         return self.objective_entry.has_reference or bool(self.objective_entry.is_sampled and self.beta)

@@ -98,14 +98,22 @@ class LabelEncoder:
         return cls(encoder, read_classes(config), config.max_length)
 
     def encode_rows(self, rows: list[Labelled]) -> list[EncodedLabelled]:
-        texts = [row.content for row in rows if isinstance(row.content, str)]
+        texts = [row.content for row in rows if isinstance(row.content, str) and row.pair is None]
+        both = [row for row in rows if row.pair is not None]
         encoded = iter(self.encode_texts(texts) if texts else [])
-        ids = [next(encoded) if isinstance(row.content, str) else self.encode_chat(row.content) for row in rows]
+        pairs = iter(self.encode_texts([row.content for row in both], [row.pair for row in both]) if both else [])
+        ids = [
+            self.encode_chat(row.content)
+            if not isinstance(row.content, str)
+            else next(encoded if row.pair is None else pairs)
+            for row in rows
+        ]
         return [EncodedLabelled(each, self.classes.find(row)) for row, each in zip(rows, ids, strict=True)]
 
-    def encode_texts(self, texts: list[str]) -> list[list[int]]:
+    def encode_texts(self, texts: list[str], seconds: list[str | None] | None = None) -> list[list[int]]:
+        """Tokens of texts, or of each text with the second one of its row."""
         encoded = self.encoder.tokenizer(
-            texts, truncation=True, max_length=self.max_length, return_attention_mask=False, verbose=False
+            texts, seconds, truncation=True, max_length=self.max_length, return_attention_mask=False, verbose=False
         )
         return [list(ids) for ids in encoded["input_ids"]]
 

@@ -8,10 +8,19 @@ from typing import Any
 
 from spillway.config import Config
 from spillway.data.files import Record
-from spillway.data.turns import OPTION_COLUMNS, check_encodable, list_columns, read_column, read_conversation
+from spillway.data.turns import (
+    OPTION_COLUMNS,
+    check_encodable,
+    list_columns,
+    read_column,
+    read_column_text,
+    read_conversation,
+)
 from spillway.errors import InputError
 
-CONTENTS = ("messages", "text", "prompt")
+CONTENTS = ("messages", "text", "prompt", "sentence")
+# two texts of a row that are classified together, as datasets of transformers' run_glue.py have them
+PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"))
 WORDS = ("tokens",)
 LABELS = ("label", "labels")
 WORD_LABELS = ("ner_tags", "labels")
@@ -26,6 +35,7 @@ class Labelled:
     content: Any  # a text; a conversation, `turns.Messages`; a list of words
     label: Any
     column: str  # of the label
+    pair: str | None = None  # the second of two texts
     options: dict[str, Any] = field(default_factory=dict)  # of the chat template
 
 
@@ -36,14 +46,16 @@ class LabelColumns:
     contents: tuple[str, ...]
     labels: tuple[str, ...]
     has_words: bool
+    pairs: tuple[tuple[str, str], ...] = ()  # columns of two texts
 
     @classmethod
     def choose(cls, config: Config) -> LabelColumns:
         has_words = config.objective_entry.labels_words
-        named = config.dataset_text_field or config.messages_field
+        named, second = config.dataset_text_field or config.messages_field, config.text_pair_field
         contents = (named,) if named else WORDS if has_words else CONTENTS
         labels = (config.label_field,) if config.label_field else WORD_LABELS if has_words else LABELS
-        return cls(contents, labels, has_words)
+        pairs = ((named, second),) if second else () if named or has_words else PAIRS
+        return cls(contents, labels, has_words, pairs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,12 +65,29 @@ class LabelColumns:
         """InputError with the row's place when a column is missing or of another type."""
         for name in sorted(self.used_names(record)):
             check_encodable(record.where, name, record.row.get(name))
-        content, label = find_column(record, self.contents), find_column(record, self.labels)
+        label = find_column(record, self.labels)
+        if (names := self.find_pair(record)) is not None:
+            first, second = (read_column_text(record, name) for name in names)
+            return Labelled(record.where, first, read_column(record, label), label, second)
+        content = find_column(record, self.contents)
         read = read_words if self.has_words else read_content
         return Labelled(record.where, read(record, content), read_column(record, label), label)
 
+    def find_pair(self, record: Record) -> tuple[str, str] | None:
+        """The columns of the row's two texts; None: it has one. InputError where the named one is missing."""
+        if len(self.pairs) == 1:
+            for name in self.pairs[0]:
+                find_column(record, (name,))
+        if any(
+            name in record.row for name in self.contents if name not in {each for pair in self.pairs for each in pair}
+        ):
+            return None
+        return next((names for names in self.pairs if record.row.keys() >= set(names)), None)
+
     def used_names(self, record: Record) -> set[str]:
         """The columns that `example` reads."""
+        if (names := self.find_pair(record)) is not None:
+            return {*names, find_column(record, self.labels)}
         content = find_column(record, self.contents)
         options = OPTION_COLUMNS if isinstance(record.row[content], list) and not self.has_words else ()
         return {content, find_column(record, self.labels), *options}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spillway.integrations.loading import load
+    from spillway.integrations.server import Server
     from spillway.integrations.trainer import StreamedTraining, Trainer
     from spillway.integrations.trl_answers import KTOTrainer
     from spillway.integrations.trl_experimental import CPOTrainer, ORPOTrainer
@@ -25,6 +26,7 @@ __all__ = [
     "ORPOTrainer",
     "RewardTrainer",
     "SFTTrainer",
+    "Server",
     "StreamedTraining",
     "Trainer",
     "load",
@@ -37,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from spillway.integrations.loading import load
 
         return load
+    if name == "Server":
+        from spillway.integrations.server import Server
+
+        return Server
     if name in ("Trainer", "StreamedTraining"):
         from spillway.integrations import trainer
 

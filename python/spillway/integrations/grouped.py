@@ -1,13 +1,14 @@
 """TRL's GRPOTrainer over a streamed model: its arguments, the memory that it samples in, and its micro-batches.
 
 TRL samples and scores the completions of a step by its own code. For that it calls `model.generate`, which runs on the
-current weights, whole in DRAM between two steps. The update streams.
+current weights, whole in DRAM between two steps, or on a server that they are handed to. The update streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from spillway.base import sizes as words
 from spillway.config.objectives import OBJECTIVES
 from spillway.errors import DoesNotFit, InputError
 from spillway.integrations.loading import Origin, origin_of
+from spillway.integrations.server import ENGINES
+from spillway.integrations.server_sampling import TAKEN, ServerSampler
 from spillway.integrations.sizes import Sizes, is_iterated, row_count
 from spillway.integrations.without_reference import WithoutReference
 from spillway.machine import process_memory
@@ -25,16 +28,15 @@ from spillway.model.source.source import is_multimodal
 from spillway.run.settings import memory_budget
 
 NAME, OBJECTIVE = "GRPOTrainer", "grpo"
+ON_SERVER = 'name the server that samples: load(..., generation=Server("http://localhost:8000"))'
 RECORDED = "sample with another program, and train on the record with `objective: grpo` of `spillway train`"
-NO_SERVER = f"completions are sampled by this process; leave it out, or {RECORDED}"
+NO_SERVER = f"completions are sampled by this process; {ON_SERVER}; or {RECORDED}"
 TOOLS = f"completions come from the model alone; {RECORDED}"
 # argument, the value that asks for nothing, and what to do instead
 PLAIN = (
     ("use_vllm", False, NO_SERVER),
     ("use_transformers_continuous_batching", False, NO_SERVER),
-    ("beta", 0.0, f"the reference would be a second model in memory; {RECORDED}"),
     ("num_iterations", 1, f"each step samples its own completions; {RECORDED}"),
-    ("temperature", 1.0, "the loss is of the model's own probabilities; top_k, top_p and min_p are taken"),
     ("delta", None, "the ratio is clipped by epsilon and epsilon_high"),
     ("top_entropy_quantile", 1.0, "every token of a completion counts"),
     ("off_policy_mask_threshold", None, "each step samples its own completions"),
@@ -57,6 +59,10 @@ def check(named: Mapping[str, Any], positional: tuple[Any, ...]) -> None:
     if given.get("args") is None:
         raise InputError(f"args: {NAME} has no defaults without them; give GRPOConfig")
     check_arguments(given["args"], given)
+    if (origin := origin_of(given.get("model"))) is not None:
+        check_reference(origin, given["args"].beta)
+        if origin.server is not None:
+            check_sampling(given["args"])
     given["args"].gradient_checkpointing = False  # the plan says which layers recompute
 
 
@@ -84,25 +90,46 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
         raise InputError("eval_dataset: an evaluation would sample as well; generate and score in a callback")
 
 
+def check_reference(origin: Origin, beta: float) -> None:
+    """InputError for a `beta` whose reference would be a second model."""
+    if beta and (origin.config.method != "lora" or origin.config.lora_adapter):
+        raise InputError(
+            f"beta: {beta} is not computed over this model: its reference would be a second model in memory. The base "
+            f'of new adapters is their reference, load(..., method="lora"); or {RECORDED}'
+        )
+
+
+def check_sampling(args: Any) -> None:
+    """InputError for a way of sampling that a server does not have."""
+    other = [name for name in (getattr(args, "generation_kwargs", None) or {}) if name not in TAKEN]
+    if other:
+        raise InputError(f"generation_kwargs: {other[0]} is not for a server; expects {', '.join(TAKEN)}")
+
+
 def check_origin(origin: Origin, config: Any, world: int) -> None:
     """InputError for a model, or a place to compute, that generation has no way for."""
     keys = origin.config
-    if world > 1:
-        raise InputError(f"{NAME}: one process samples and trains in this release, and {world} were started")
-    if keys.device != "cpu":
-        raise InputError(
-            f'device: completions are sampled on the CPUs in this release; load(..., device="cpu"), or {RECORDED}'
-        )
-    if keys.method not in ("full", "lora"):
-        raise InputError(f"method: {keys.method} has no generation in this release; full and lora have")
-    if keys.load_in_4bit or keys.load_in_8bit:
-        raise InputError(f"load_in_4bit, load_in_8bit: generation takes plain weights; leave them out, or {RECORDED}")
     if is_multimodal(config):
         raise InputError(f"model: the generation of multimodal models is not here; {RECORDED}")
+    if world > 1:
+        raise InputError(f"{NAME}: one process samples and trains in this release, and {world} were started")
+    if origin.server is not None:
+        return
+    if keys.device != "cpu":
+        raise InputError(
+            f'device: this process samples on the CPUs in this release; load(..., device="cpu"), or {ON_SERVER}'
+        )
+    if keys.method not in ("full", "lora"):
+        raise InputError(f"method: {keys.method} has no generation in this process; full and lora have; {ON_SERVER}")
+    if keys.load_in_4bit or keys.load_in_8bit:
+        raise InputError(f"load_in_4bit, load_in_8bit: generation takes plain weights; leave them out, or {ON_SERVER}")
 
 
 class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
+
+    sampler: ServerSampler | None = None  # the server that samples; None: this process does
+    _refers = False  # True if the loss has a reference, the base of the adapters
 
     def keys(self, args: Any) -> dict[str, Any]:
         """The configuration's keys for this trainer."""
@@ -114,6 +141,9 @@ class Grouped(WithoutReference):
         origin = origin_of(trainer.model)
         assert origin is not None
         check_origin(origin, trainer.model.config, trainer.args.world_size)
+        self._refers = bool(trainer.args.beta)
+        if origin.server is not None:
+            self.sampler = ServerSampler(origin.server, trainer)
 
     def measure(self, trainer: Any, origin: Origin) -> Sizes:
         """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget."""
@@ -122,17 +152,13 @@ class Grouped(WithoutReference):
         length = longest + args.max_completion_length
         if "max_length" in origin.given:
             length = max(length if longest else 0, int(origin.config.max_length))
-        completions = args.per_device_train_batch_size * args.steps_per_generation
-        weights = count_weight_bytes(trainer.model)
-        rest = weights + 2 * count_cache_bytes(trainer.model.config, completions, length) + MARGIN
-        check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())
         shape = WorkShape(
             micro_batches=args.gradient_accumulation_steps,
             batch=args.per_device_train_batch_size,
             length=length,
-            eval_batch=0,
-            eval_length=0,
-            between=weights + rest,
+            eval_batch=args.per_device_train_batch_size if self._refers else 0,  # of the reference's pass
+            eval_length=length if self._refers else 0,
+            between=0 if self.sampler else measure_generation(trainer, origin, length),
         )
         return Sizes(shape, packing=False)
 
@@ -143,13 +169,24 @@ class Grouped(WithoutReference):
         trainer._step += 1
         return inputs
 
+    def add_reference(self, trainer: Any, batches: list[Batch]) -> list[Batch]:
+        """The micro-batches of a step, with log-probabilities of their tokens under the base of the adapters if the
+        loss has a reference."""
+        if not self._refers:
+            return batches
+        values = trainer.session.log_probabilities(batches, of_base=True)
+        return [
+            replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
+            for batch, rows in zip(batches, values, strict=True)
+        ]
+
     def tell_seconds(self, trainer: Any, seconds: float) -> None:
         """TRL's figure of the seconds of a step, without its update."""
         trainer._metrics["train"]["step_time"].append(seconds)
 
     def batch(self, inputs: Mapping[str, Any]) -> Batch:
         """A micro-batch of TRL's, whose prompts are padded on the left."""
-        rows, labels = [], []
+        rows, labels, sampling = [], [], []
         for prompt, seen, completion, kept in zip(
             *(inputs[name].cpu() for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")),
             strict=True,
@@ -157,8 +194,11 @@ class Grouped(WithoutReference):
             own, answer = prompt[seen.bool()], completion[kept.bool()]
             rows.append(torch.cat([own, answer]))
             labels.append(torch.cat([torch.full_like(own, IGNORED), answer]))
+            sampling.append(self.sampler.log_probabilities(own, answer) if self.sampler else None)
         lengths = torch.tensor([len(row) for row in rows])
         pad = torch.nn.utils.rnn.pad_sequence
+        known = [values for values in sampling if values is not None]
+        advantages = inputs["advantages"].cpu().double()
         return Batch(
             input_ids=pad(rows, batch_first=True),
             labels=pad(labels, batch_first=True, padding_value=IGNORED),
@@ -166,8 +206,22 @@ class Grouped(WithoutReference):
             tokens=int(lengths.sum()),
             lengths=lengths if len(set(lengths.tolist())) > 1 else None,
             rows_each=1,
-            sampled=Sampled(None, inputs["advantages"].cpu().double(), {}),
+            sampled=Sampled(None, advantages, {}, torch.cat(known) if len(known) == len(rows) else None),
         )
+
+
+@contextmanager
+def load_no_reference(pairs: Any, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[None]:
+    """TRL's constructor loads no reference model while this is open, whatever `args.beta` is."""
+    args = {**dict(zip(ORDER, positional, strict=False)), **named}.get("args")
+    if not isinstance(pairs, Grouped) or args is None:
+        yield
+        return
+    beta, args.beta = args.beta, 0.0
+    try:
+        yield
+    finally:
+        args.beta = beta
 
 
 def count_prompt_tokens(trainer: Any, origin: Origin) -> int:
@@ -185,6 +239,16 @@ def count_prompt_tokens(trainer: Any, origin: Origin) -> int:
         max(map(len, trainer._tokenize_prompts(list(prompts[first : first + 256]))[0]))
         for first in range(0, len(prompts), 256)
     )
+
+
+def measure_generation(trainer: Any, origin: Origin, length: int) -> int:
+    """Bytes of DRAM that generation takes between steps. DoesNotFit where they exceed the budget alone."""
+    args = trainer.args
+    completions = args.per_device_train_batch_size * args.steps_per_generation
+    weights = count_weight_bytes(trainer.model)
+    rest = weights + 2 * count_cache_bytes(trainer.model.config, completions, length) + MARGIN
+    check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())
+    return weights + rest
 
 
 def count_weight_bytes(model: Any) -> int:
@@ -209,7 +273,7 @@ def check_memory(weights: int, rest: int, budget: int, held: int) -> None:
             f"does not fit in DRAM: {NAME} generates with the whole model, {words.size(weights)} of weights and "
             f"about {words.size(rest)} to sample the completions of a step. dram_budget is {words.size(budget)}, of "
             f"which the process has {words.size(held)} already. Raise dram_budget, lower per_device_train_batch_size "
-            f"or max_completion_length, or {RECORDED}"
+            f"or max_completion_length, or {ON_SERVER}; {ENGINES}. Or {RECORDED}"
         )
 
 

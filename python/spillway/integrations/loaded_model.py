@@ -8,13 +8,16 @@ import inspect
 import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import PreTrainedModel
 
 from spillway.errors import InputError
 from spillway.model.stream.generation import Logits, Streamed
+
+if TYPE_CHECKING:
+    from spillway.integrations.server_sampling import ServerSampler
 
 NOBODY = (
     "model: load() made it without weights, which a Trainer streams; give it to spillway.hf.Trainer first, or open a "
@@ -45,6 +48,9 @@ class Host(Protocol):
     def computes_on(self) -> str:
         """The type of the device that layers compute on."""
 
+    def find_sampler(self) -> ServerSampler | None:
+        """The server that generates; None: this process does."""
+
 
 class LoadedModel(Streamed):
     """The base class that precedes the library's own class."""
@@ -58,6 +64,8 @@ class LoadedModel(Streamed):
 
     def generate(self, *positional: Any, **named: Any) -> Any:
         """Generates as the library's own method does."""
+        if (sampler := require_host(self).find_sampler()) is not None:
+            return sampler.generate(*positional, **named)
         with require_host(self).whole_model() as whole:
             if whole is None:
                 return super().generate(*positional, **named)

@@ -16,6 +16,7 @@ from spillway.config.objectives import OWN_KEYS
 from spillway.errors import InputError
 from spillway.integrations.keywords import translate
 from spillway.integrations.loaded_model import make_callable
+from spillway.integrations.server import Server
 from spillway.machine import auto, products
 from spillway.model.adapters.lora import adapters_of
 from spillway.model.checkpoint import freeze
@@ -65,8 +66,16 @@ class RowsWithImages:
 class Origin:
     """Arguments of `load`; attached to the model as `spillway_origin`."""
 
-    def __init__(self, config: Config, given: set[str], carried: frozenset[str], images: RowsWithImages) -> None:
+    def __init__(
+        self,
+        config: Config,
+        given: set[str],
+        carried: frozenset[str],
+        images: RowsWithImages,
+        server: Server | None = None,
+    ) -> None:
         self.config, self.images = config, images
+        self.server = server  # that completions are sampled on; None: this process samples
         self.carried = carried  # names of parameters of other modalities than text
         self.given = given  # names of the keys that were said
 
@@ -88,9 +97,11 @@ def load(
     nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the vocabulary's, for
     Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. `images=True`: rows have
     images, for Trainer and SFTTrainer. The plan prepares all rows once to find the largest; with `images=100` it
-    prepares the first 100. InputError for anything else.
+    prepares the first 100. `generation=Server(URL)`: the server that GRPOTrainer samples on. InputError for anything
+    else.
     """
     kind, labels, images = choose_task(keys), choose_labels(keys), keys.pop("images", None)
+    server = choose_server(keys)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
@@ -128,7 +139,7 @@ def load(
         freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, model_config)
     told = choose_images(images, model, labels)
-    model.spillway_origin = Origin(config, set(given), meta_model.carried_names, told)
+    model.spillway_origin = Origin(config, set(given), meta_model.carried_names, told, server)
     make_callable(model)
     return model
 
@@ -153,6 +164,14 @@ def choose_images(images: Any, model: PreTrainedModel, labels: int) -> RowsWithI
     if labels:
         raise InputError("images: a model with num_labels is trained on text alone in this release")
     return RowsWithImages(list_arguments(model.config), None if images is True else images)
+
+
+def choose_server(keys: dict[str, Any]) -> Server | None:
+    """Takes `generation` out of the keywords. InputError for another value."""
+    server = keys.pop("generation", None)
+    if server is not None and not isinstance(server, Server):
+        raise InputError(f'load(): generation={server!r} is not taken: expects spillway.hf.Server("http://HOST:PORT")')
+    return server
 
 
 TASKS = {"text-classification": OF_ROWS, "token-classification": OF_TOKENS}

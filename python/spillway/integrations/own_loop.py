@@ -77,6 +77,8 @@ class Session(OwnRun):
     def model(self) -> Any:
         """The model as it is now, to be called (`model(input_ids).logits`) and for `model.generate(input_ids)`. Every
         pass streams its layers, so text comes slowly. Good until the session closes."""
+        if self._config.objective_entry.has_head:
+            raise InputError("model: scores are computed in steps and evaluations alone; save() writes the model")
         return self.open()._engine.model
 
     def open(self) -> Session:
@@ -132,7 +134,8 @@ class Session(OwnRun):
 
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
         """Loss over all label tokens of all batches, those of other processes too: eval_loss, eval_perplexity,
-        label_tokens. Of pairs eval_loss, what TRL tells besides (eval_rewards/margins ...), pairs."""
+        label_tokens. Of pairs eval_loss, what TRL tells besides (eval_rewards/margins ...), pairs. Of a classifier
+        eval_loss, eval_accuracy, labels."""
         self.open()
         sums, count = [], 0
         means: dict[str, Mean] = {}
@@ -141,15 +144,17 @@ class Session(OwnRun):
                 for loss_sum, units in self._engine.evaluate_each(interleaved(parts)):
                     sums.append(loss_sum)
                     count += units
-                if self._pairs:
+                if self._unit != "label_tokens":
                     add_told(means, self._engine.list_figures())
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count
-        figures = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
+        figures = {"eval_loss": loss}
+        if self._unit == "label_tokens":
+            figures["eval_perplexity"] = perplexity(loss)
         figures |= {f"eval_{name}": mean.value() for name, mean in means.items()}
         self._log({"step": self._state.step, **figures})
-        return {**figures, "pairs" if self._pairs else "label_tokens": count}
+        return {**figures, self._unit: count}
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are

@@ -76,20 +76,36 @@ def take_batches(
     from spillway.integrations.image_sizes import require_room
 
     entry = config.objective_entry
+    if entry.is_labelled:
+        return [check_room(each, shape) for each in take_labelled(batches, config)]
     taken = [
         pairs_of(batch, referred, entry) if entry.compares else batch_of(batch, bool(config.packing), arguments)
         for batch in batches
     ]
-    room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     for batch in taken:
-        if batch.input_ids.numel() > room:
-            rows, length = batch.input_ids.shape
-            raise InputError(
-                f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
-                f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
-            )
+        check_room(batch, shape)
         require_room(batch.images, shape, "give the largest there will be: Session(..., images=BATCH)")
     return taken
+
+
+def check_room(batch: Batch, shape: WorkShape) -> Batch:
+    """The batch. InputError where it is larger than the session was planned for."""
+    if batch.input_ids.numel() > max(shape.batch * shape.length, shape.eval_batch * shape.eval_length):
+        rows, length = batch.input_ids.shape
+        raise InputError(
+            f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
+            f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
+        )
+    return batch
+
+
+def take_labelled(batches: list[MicroBatch], config: Config) -> list[Batch]:
+    """Micro-batches of a classifier, as transformers' collators make them. The loss is a mean over all labels."""
+    from spillway.integrations.classified import Classified
+    from spillway.model.source.labels import load_run_config
+
+    model = load_run_config(config, hub.model_directory(config))
+    return [replace(Classified(model).batch(batch), rows_each=0) for batch in batches]
 
 
 def name_columns(rows: list[float]) -> dict[str, Any]:

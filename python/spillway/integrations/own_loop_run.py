@@ -73,7 +73,7 @@ class OwnRun:
         config = beginning.restrict_to_one_process(config, before, self._world)
         check(config, required=("model",), described=module is None)
         entry = config.objective_entry
-        if entry.has_head or entry.has_teacher or entry.is_sampled:
+        if (entry.has_head and not entry.is_labelled) or entry.has_teacher or entry.is_sampled:
             raise InputError(f"objective: {config.objective} is for `spillway train` alone in this release")
         if config.objective_entry.is_mismatched:
             raise InputError(
@@ -93,7 +93,7 @@ class OwnRun:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
-        self._pairs = config.objective_entry.compares
+        self._unit = "pairs" if entry.compares else "labels" if entry.is_labelled else "label_tokens"
         world, saved, self._run = self._world, None, None
         self._display = Display(Console(stderr=True, quiet=not world.leads), endurance(config))
         if config.output_dir is not None:
@@ -126,10 +126,10 @@ class OwnRun:
     def _try_save(self) -> None:
         """Tries what a save writes beside the weights; a loop of its own may do without a tokenizer."""
         from spillway.data.loading import load_tokenizer
-        from spillway.model.source.source import load_config
+        from spillway.model.source.labels import load_run_config
 
         own = self._module is not None
-        described = None if own else load_config(hub.model_directory(self._config))
+        described = None if own else load_run_config(self._config, hub.model_directory(self._config))
         try:
             tokenizer = load_tokenizer(self._config)
         except InputError:

@@ -104,8 +104,15 @@ def check(trainer: Any) -> Origin:
         raise InputError(NOT_LOADED)
     check_arguments(trainer.args, trainer._pairs is not None)
     check_hooks(trainer)
+    check_server(trainer, origin)
     optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
     return origin
+
+
+def check_server(trainer: Any, origin: Origin) -> None:
+    """InputError for a model that generates on a server, in a trainer that does not generate."""
+    if origin.server is not None and not isinstance(trainer._pairs, grouped.Grouped):
+        raise InputError(f"generation: of the trainers {grouped.NAME} alone generates; load the model without it")
 
 
 def check_images(origin: Origin, compares: bool, world: World) -> None:

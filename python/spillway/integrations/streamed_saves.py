@@ -101,6 +101,13 @@ class StreamedSaves(StreamedSession):
         if self._saving_in is None:
             self._take_back()
 
+    def write_for_server(self, place: Path) -> None:
+        self.session.save_model(place)
+        if not self._adapted:
+            self._save_configs(place)
+        if (tokenizer := self._find_tokenizer()) is not None:
+            tokenizer.save_pretrained(place)
+
     @contextmanager
     def _leave_on_failure(self) -> Iterator[None]:
         """A failure to save leaves the state on the storage paths and says so."""

@@ -25,6 +25,7 @@ from spillway.integrations import alone, classified, grouped, ranked, referred, 
 from spillway.integrations.durable import DurableRun
 from spillway.integrations.image_sizes import refuse_images
 from spillway.integrations.loading import LOGGER, Origin, untouched
+from spillway.integrations.server_sampling import ServerSampler
 from spillway.integrations.sizes import Sizes, join_sizes, largest, saving_of
 from spillway.integrations.trl_ways import TrlLog, choose_objective
 from spillway.machine import device, process_memory
@@ -128,6 +129,14 @@ class StreamedSession:
                 yield model
         finally:
             process_memory.trim()
+
+    def find_sampler(self) -> ServerSampler | None:
+        """The server that generates; None: this process does."""
+        return self._pairs.sampler if isinstance(self._pairs, grouped.Grouped) else None
+
+    def write_for_server(self, place: Path) -> None:
+        """Writes the weights, or the adapters alone, and the files beside them, for a server."""
+        raise NotImplementedError
 
     def computes_on(self) -> str:
         """The type of the device that layers compute on."""

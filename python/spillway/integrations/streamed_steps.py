@@ -90,6 +90,8 @@ class StreamedSteps(StreamedSession):
             began = time.perf_counter()
             self._take_back()
             own = [self._batch(self._take(sample)) for sample in self._samples]
+            if isinstance(self._pairs, Grouped):
+                own = self._pairs.add_reference(self, own)
             self._in_step = True
             every = self._gather("a step", (own, self._items))
             batches, items = interleaved([each for each, _ in every]), [count for _, count in every]

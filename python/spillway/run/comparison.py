@@ -395,7 +395,9 @@ def train_plainly(
     ]
     optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
     loss = plain_losses.choose_loss(config)
-    batches = batches_of(config, work, steps, lambda step: plain_losses.log_probabilities(computing, step))
+    batches = batches_of(
+        config, work, steps, lambda step: plain_losses.log_probabilities(computing, step, config.divisor)
+    )
     trained = Trained()
     for step in range(steps):
         trained.losses.append(plain_losses.gradients(computing, batches[step], loss))

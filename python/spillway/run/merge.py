@@ -18,7 +18,7 @@ from spillway.model.checkpoint import files
 from spillway.model.checkpoint.ties import build_as_stored
 from spillway.model.source import hub
 from spillway.model.source.labels import load_run_config
-from spillway.model.source.source import DTYPES, is_classifier, load_config, save_config
+from spillway.model.source.source import DTYPES, is_classifier, load_config, save_config, text_config
 from spillway.output import base_files, left, saved
 from spillway.output.base_files import BASE
 from spillway.output.checkpoints import write_directory
@@ -107,6 +107,9 @@ def write_merged(wanted: Wanted, adapters: Path, base: Path, target: Path, tell:
     model_config = load_run_config(wanted.config, base) if is_labelled else load_config(base, *head)
     weight_dtype = wanted.weight_dtype or (wanted.config.weight_dtype if wanted.is_run else find_dtype(model_config))
     built = build_as_stored(model_config, base, DTYPES[weight_dtype])
+    if size := merging.find_vocabulary(built.meta_model, adapter_config, adapters):
+        text_config(built.config).vocab_size = size
+        built = build_as_stored(built.config, base, DTYPES[weight_dtype])
     units = merging.list_merged(built.meta_model, adapter_config, adapters, base)
     files.write_files(target, "model", files.MAX_SHARD, units)
     save_config(base, built.config, weight_dtype, target)

@@ -84,7 +84,8 @@ def sampled(model: PreTrainedModel, batch: Batch, step: list[Batch], config: Con
     output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
     counts = [(each.labels[:, 1:] != -100).sum(1) for each in step]
     own = (batch.labels[:, 1:] != -100).sum(1)
-    tokens = Tokens(token_values(output.logits, batch), own, batch.sampled, batch.reference)
+    values = token_values(output.logits / config.divisor, batch)
+    tokens = Tokens(values, own, batch.sampled, batch.reference)
     loss = PolicyLoss.from_config(config).loss(tokens, sum(int(each.sum()) for each in counts) / len(step))
     if (auxiliary := getattr(output, "aux_loss", None)) is not None:
         loss = loss + routers_weight(model) * auxiliary
@@ -124,8 +125,8 @@ def routers_weight(model: PreTrainedModel) -> float:
     return float(next(getattr(config, name) for name in COEFFICIENTS if hasattr(config, name)))
 
 
-def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[float]]:
-    """The log probabilities of each micro-batch's rows."""
+def log_probabilities(model: PreTrainedModel, step: list[Batch], divisor: float = 1.0) -> list[list[float]]:
+    """The log probabilities of each micro-batch's rows. `divisor`: of all logits."""
     import torch
 
     from spillway.model.source.model_code import call_model
@@ -133,7 +134,7 @@ def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[fl
     with torch.no_grad():
         return [
             (row_sums if each.sampled is None else token_values)(
-                call_model(model, each.input_ids).logits, each
+                call_model(model, each.input_ids).logits / divisor, each
             ).tolist()
             for each in step
         ]

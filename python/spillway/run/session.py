@@ -28,6 +28,7 @@ from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
+from spillway.model.adapters.adapter_pass import leave_adapters_out
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
 from spillway.model.checkpoint.tower_weights import open_tower
@@ -243,15 +244,15 @@ class EngineSession:
         """Figures of the objective beside its loss, for the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
-    def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
-        """The log-probability of each row's labels, by micro-batch."""
+    def log_probabilities(self, batches: Sequence[Batch], of_base: bool = False) -> list[list[float]]:
+        """The log-probability of each row's labels, by micro-batch. `of_base`: without adapters."""
         made: list[RowSums] = []
 
         def sums(work: Work, training: bool) -> Objective:
-            made.append(RowSums(work, training))
+            made.append(RowSums(work, training, self.config.divisor))
             return made[0]
 
-        with translated():
+        with translated(), leave_adapters_out(self._spec.meta_model.model, of_base):
             self._running().evaluate(arrange(batches), objective=sums)
         numbered = [each for part in self._share.gather(made[0].numbered()) for each in part]
         return [rows for _, rows in sorted(numbered, key=lambda each: each[0])]

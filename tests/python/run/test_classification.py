@@ -230,6 +230,47 @@ def test_messages_and_named_columns(given: Path, tmp_path: Path) -> None:
     assert [row["loss"] for row in steps_of(tmp_path / "one")] == [row["loss"] for row in steps_of(tmp_path / "other")]
 
 
+def test_two_texts_are_classified_together(given: Path, tmp_path: Path) -> None:
+    """Columns by the names of a dataset, by keys, and the tokenizer's own way to join and cut two texts."""
+    rows = [(f"{row['prompt']} {number}", row["chosen"] * 4) for number, row in enumerate(pairs.texts(ROWS))]
+    labels = [number % CLASSES for number in range(ROWS)]
+    both = [
+        dict(zip(("premise", "hypothesis", "label"), (*row, of), strict=True))
+        for row, of in zip(rows, labels, strict=True)
+    ]
+    named = [
+        dict(zip(("left", "right", "label"), (*row, of), strict=True)) for row, of in zip(rows, labels, strict=True)
+    ]
+    tiny.jsonl(tmp_path / "both.jsonl", both)
+    tiny.jsonl(tmp_path / "named.jsonl", named)
+    words = ["--max_length", "48", "--max_steps", "1", "--per_device_train_batch_size", str(ROWS)]
+    words += ["--gradient_accumulation_steps", "1"]
+    keys = ["--dataset_text_field", "left", "--text_pair_field", "right"]
+    assert train(given, tmp_path / "one", "classes", "--dataset", str(tmp_path / "both.jsonl"), *words) == 0
+    assert train(given, tmp_path / "other", "classes", "--dataset", str(tmp_path / "named.jsonl"), *words, *keys) == 0
+    model = plain_model(given / "classes", "classes")
+    batch = tiny.tokenizer()(
+        *(list(texts) for texts in zip(*rows, strict=True)),
+        truncation=True,
+        max_length=48,
+        padding=True,
+        return_tensors="pt",
+    )
+    assert batch["input_ids"].shape[1] == 48
+    with torch.no_grad():
+        expected = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=torch.tensor(labels)).loss
+    for out in ("one", "other"):
+        assert close(steps_of(tmp_path / out)[0]["loss"], float(expected))
+
+
+def test_a_second_text_needs_the_first(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dataset_text_field", "text", "--text_pair_field", "right"]
+    assert train(given, tmp_path / "out", "classes", *words) == 2
+    assert "the column 'right' is missing" in " ".join(capsys.readouterr().err.split())
+    assert train(given, tmp_path / "out", "classes", *words[2:]) == 2
+    assert "text_pair_field: it names the second text" in " ".join(capsys.readouterr().err.split())
+
+
 def test_long_rows_are_cut(given: Path, tmp_path: Path) -> None:
     """At max_length, as the tokenizer's truncation does it; labels of words behind that are left out."""
     for kind in ("classes", "tokens"):
@@ -260,7 +301,7 @@ WORDS = "token-classification"
     ("objective", "rows", "said"),
     [
         (TEXTS, [{"text": "a"}], "wrong.jsonl:1: the column 'label' or 'labels' is missing; found 'text'"),
-        (TEXTS, [{"label": 1}], "wrong.jsonl:1: the column 'messages' or 'text' or 'prompt' is missing"),
+        (TEXTS, [{"label": 1}], "wrong.jsonl:1: the column 'messages' or 'text' or 'prompt' or 'sentence' is missing"),
         (TEXTS, [{"text": 3, "label": 1}], "wrong.jsonl:1: the column 'text' is int; expects text, or a list of"),
         (
             TEXTS,

@@ -36,7 +36,7 @@ TOLD = (
 CLOSE = 1e-5
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "grpo": {"loss_type": "grpo", "beta": 0.04},
+    "grpo": {"loss_type": "grpo", "beta": 0.04, "temperature": 1.3},
     "bnpo": {"loss_type": "bnpo", "epsilon_high": 0.1, "mask_truncated_completions": True},
     "dr_grpo": {
         "loss_type": "dr_grpo",
@@ -45,7 +45,14 @@ CASES: dict[str, dict[str, Any]] = {
         "beta": 0.1,
         "use_bias_correction_kl": False,
     },
-    "dapo": {"beta": 0.04, "epsilon": 0.1, "epsilon_high": 0.28, "scale_rewards": "batch", "num_iterations": 2},
+    "dapo": {
+        "temperature": 0.7,
+        "beta": 0.04,
+        "epsilon": 0.1,
+        "epsilon_high": 0.28,
+        "scale_rewards": "batch",
+        "num_iterations": 2,
+    },
     "sequence": {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.01},
 }
 
@@ -175,7 +182,7 @@ def test_texts_and_messages_train_as_their_tokens(given: Path, tmp_path: Path) -
 
 
 def test_check_compares_with_a_plain_loop(given: Path, tmp_path: Path) -> None:
-    more = ["--dataset", str(given / "rollouts.jsonl"), *GRPO[:-1], "2", "--beta", "0.1"]
+    more = ["--dataset", str(given / "rollouts.jsonl"), *GRPO[:-1], "2", "--beta", "0.1", "--temperature", "1.25"]
     assert real_runs.here(given, tmp_path / "out", *more, verb="check") == 0
 
 

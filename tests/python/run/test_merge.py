@@ -360,6 +360,42 @@ def test_whole_modules_merge_to_the_bits_of_peft(kind: Any, asked: dict[str, Any
     assert ("lm_head.weight" in saved) == (kind is AutoModelForCausalLM)
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["modules_to_save", "resized alone"])
+def test_a_vocabulary_that_was_resized_merges_to_the_bits_of_peft(named: bool, tmp_path: Path) -> None:
+    """PEFT saves both tables with the adapters, whether they were trained or only resized."""
+    base, entries = tmp_path / "base", 341
+    both_ways.save(tiny_config("llama", False), base, 7)
+    asked = {"modules_to_save": ["embed_tokens", "lm_head"]} if named else {}
+    torch.manual_seed(3)
+    resized = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    resized.resize_token_embeddings(entries)
+    made = peft.LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "down_proj"], **asked)
+    model = peft.get_peft_model(resized, made)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(tmp_path / "adapters", save_embedding_layers=True)
+    merged(tmp_path / "adapters", tmp_path / "merged")
+    loaded, told = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto", output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"]
+    assert loaded.config.vocab_size == len(loaded.model.embed_tokens.weight) == entries
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    plain.resize_token_embeddings(entries)
+    expected = peft.PeftModel.from_pretrained(plain, tmp_path / "adapters").merge_and_unload()
+    require_equal(dict(loaded.state_dict()), dict(expected.state_dict()))
+
+
+def test_a_table_of_another_size_than_the_other_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = tmp_path / "base"
+    both_ways.save(tiny_config("llama", False), base, 7)
+    adapters = save_whole(base, tmp_path / "adapters", modules_to_save=["embed_tokens"])
+    path, name = adapters / "adapter_model.safetensors", "base_model.model.model.embed_tokens.weight"
+    tensors = load_file(path)
+    save_file({**tensors, name: tensors[name][1:].clone()}, path)
+    refuse([str(adapters), "--to", str(tmp_path / "to")], capsys, "lm_head.weight does not fit it; save both tables")
+
+
 def test_a_run_with_a_head_of_labels_merges(given: Path, tmp_path: Path) -> None:
     """The merged classifier has the head, the names of labels and the padding token, and gives PEFT's scores."""
     rows = tiny.jsonl(tmp_path / "rows.jsonl", [{**row, "label": i % 2} for i, row in enumerate(tiny.text_rows(8))])
@@ -383,7 +419,7 @@ def test_whole_modules_of_another_base_are_refused(tmp_path: Path, capsys: pytes
     refuse([str(adapters), "--to", str(to), "--model", str(tied)], capsys, "is shared with another layer of the base")
     tensors = load_file(path)
     name = "base_model.model.lm_head.weight"
-    save_file({**tensors, name: tensors[name][1:].clone()}, path)
+    save_file({**tensors, name: tensors[name][:, 1:].clone()}, path)
     refuse([str(adapters), "--to", str(to)], capsys, r"lm_head.weight has shape .* the base needs")
     save_file({each: tensor for each, tensor in tensors.items() if each != name}, path)
     refuse([str(adapters), "--to", str(to)], capsys, r"lm_head.weight has shape none, it is missing; the base needs")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Ways to begin adapters that leave the base as it is. The others put a part of each weight into its adapter.
 KEEP_BASE = (True, False, "gaussian", "orthogonal", "eva")
+COPIES = ("modules_to_save", "original_module")  # in names of a table's other copies
 INSTEAD = "merge it with PEFT's `merge_and_unload`"
 
 
@@ -98,6 +99,34 @@ def find_head(adapters: Path, config: Any) -> tuple[int, str]:
         return 0, OF_ROWS
     is_of_tokens = f"{PREFIX}{HEAD}.bias" in values.names()
     return values.meta(name).shape[0], OF_TOKENS if is_of_tokens else OF_ROWS
+
+
+def find_vocabulary(meta_model: MetaModel, config: Any, adapters: Path) -> int:
+    """The entries of the vocabulary's tables in the adapters' file, if the base was resized for them; else 0. Such
+    tables become modules that the file holds whole, as PEFT saves them. InputError where the file lacks one of them."""
+    values = Stored(adapters / ADAPTER)
+    names = list_tables(meta_model)
+    rows = {name: values.meta(f"{PREFIX}{name}").shape[0] for name in names if f"{PREFIX}{name}" in values.names()}
+    own = meta_model.embedding.num_embeddings
+    size = next((count for count in rows.values() if count != own), 0)
+    if not size:
+        return 0
+    if missing := [name for name in names if rows.get(name) != size]:
+        raise InputError(
+            f"{adapters / ADAPTER}: the vocabulary has {size} entries there and {own} in the base, and {missing[0]} "
+            "does not fit it; save both tables with the adapters (modules_to_save), or resize the base first"
+        )
+    modules = [name.removesuffix(".weight") for name in names]
+    config.modules_to_save = list(dict.fromkeys([*(config.modules_to_save or ()), *modules]))
+    return size
+
+
+def list_tables(meta_model: MetaModel) -> list[str]:
+    """The names of the embedding's table, and of the head's where it is another one with the vocabulary's rows."""
+    tables = [meta_model.embedding.weight]
+    if not meta_model.tied and not is_classifier(meta_model.config):
+        tables.append(meta_model.head.weight)
+    return [meta_model.names[id(table)] for table in tables]
 
 
 def list_merged(meta_model: MetaModel, config: Any, adapters: Path, source: Path) -> list[Unit]:
@@ -220,7 +249,9 @@ def find_whole(
         if is_inside(name, modules):
             whole[name] = f"{PREFIX}{name}"
             check_shape(path, values, whole[name], parameter, left)
-    if others := left - set(whole.values()):
+    # A table that was trained whole and resized is there three times, and PEFT loads the one with the plain name.
+    again = {name.replace(".weight", f".{copy}.weight") for name in whole.values() for copy in COPIES}
+    if others := left - set(whole.values()) - again:
         raise InputError(
             f"{path}: {min(others)} belongs to no adapter of a linear layer of the base, and to no module of "
             f"modules_to_save; {INSTEAD}"

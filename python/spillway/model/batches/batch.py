@@ -20,6 +20,8 @@ class Sampled:
     old: torch.Tensor | None
     advantages: torch.Tensor  # fp64 [rows]
     figures: dict[str, float]  # of the whole step that they are of, by the names that TRL logs
+    # fp64 [label tokens]: as another program that sampled them has their log-probabilities; None: unknown
+    sampling: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ class HeadPass:
         self._groups = [GroupPass(group, Stats(group.size, scratch.device)) for group in groups]
         self._joined: dict[int, Stats] | None = None
         self._summed = False  # the accumulator holds a slice already
-        self._keep = keep if self._code.transform is None else 0
+        self._temperature = 1.0 if watch is not None else objective.temperature
+        self._keep = keep if self._code.transform is None and self._temperature == 1.0 else 0
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
@@ -147,10 +148,15 @@ class HeadPass:
             logits = self._transformed(made[:, : len(table)])
             if self._watch is not None:
                 self._watch(each.group.members[0].batch, logits, first_row)
+            self._divide(logits)
             self._add(each.stats, logits, first_row, each.labels)
             if isinstance(self._objective, OfLogits):
                 for member in each.group.members:
                     self._objective.add_logits(member.batch, member.tokens, logits[member.place], first_row)
+
+    def _divide(self, logits: torch.Tensor) -> None:
+        if self._temperature != 1.0:
+            logits.div_(self._temperature)
 
     def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         if "scores" in self._objective.watches:
@@ -249,6 +255,12 @@ class HeadPass:
             self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + rows))
 
     def _loss_gradient(self, logits: torch.Tensor, each: GroupPass, first_row: int) -> None:
+        self._divide(logits)
+        self._gradient_by_quotients(logits, each, first_row)
+        self._divide(logits)
+
+    def _gradient_by_quotients(self, logits: torch.Tensor, each: GroupPass, first_row: int) -> None:
+        """d loss / d quotient of each logit and the temperature."""
         if "scores" in self._objective.watches:
             columns = slice(first_row, first_row + logits.shape[1])
             for member in each.group.members:

@@ -29,6 +29,10 @@ class Objective(Protocol):
 
     watches: Collection[str]  # what it wants of Stats: "mean", "entropy", "accuracy", or "scores" alone
 
+    @property
+    def temperature(self) -> float:
+        """The divisor of all logits."""
+
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         """The exact terms of the loss over the work's units, by micro-batch."""
 
@@ -45,6 +49,10 @@ class Objective(Protocol):
 
 class OfTokens:
     """An objective of log-probabilities of tokens."""
+
+    @property
+    def temperature(self) -> float:
+        return 1.0
 
     def score_gradient(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> torch.Tensor:
         raise AssertionError("its loss is not of scores")
@@ -121,9 +129,13 @@ class RowSums(OfTokens):
 
     watches: Collection[str] = ()
 
-    def __init__(self, work: Work, training: bool = False) -> None:
-        self._batches = work.micro_batches
+    def __init__(self, work: Work, training: bool = False, temperature: float = 1.0) -> None:
+        self._batches, self._temperature = work.micro_batches, temperature
         self.rows: list[list[float]] = []  # by micro-batch
+
+    @property
+    def temperature(self) -> float:
+        return self._temperature
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self.rows = [

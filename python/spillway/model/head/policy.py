@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from spillway.model.head.head import Stats
 
 
+SAMPLING = "sampling/sampling_logp_difference"
+
+
 @dataclass(frozen=True)
 class Tokens:
     """The sampled tokens of one micro-batch, row by row."""
@@ -61,6 +64,7 @@ class PolicyLoss:
     by_sequence: bool = False
     corrects: bool = True  # the divergence weighs by the ratio, since the older policy sampled
     longest: int = 256  # tokens that `dr_grpo` divides the loss of a completion by
+    temperature: float = 1.0  # that completions were sampled with, and that divides the logits of the loss
 
     @classmethod
     def from_config(cls, config: Config) -> PolicyLoss:
@@ -68,7 +72,7 @@ class PolicyLoss:
         by_sequence = config.importance_sampling_level == "sequence"
         return cls(
             config.loss_type, config.epsilon, high, config.beta, by_sequence, config.use_bias_correction_kl,
-            config.max_completion_length,
+            config.max_completion_length, config.temperature,
         )  # fmt: skip
 
     def loss(self, tokens: Tokens, step_tokens: float) -> torch.Tensor:
@@ -116,6 +120,10 @@ class PolicyLoss:
             figures["clip_ratio/high_max"] = float(tokens.row_means(high)[there].max())
         if self.beta:
             figures["kl"] = float(self.divergences(tokens).sum() / max(1, len(tokens.log_probabilities)))
+        if tokens.sampled.sampling is not None and len(tokens.log_probabilities):
+            differences = (tokens.log_probabilities - tokens.sampled.sampling).abs()
+            figures[f"{SAMPLING}/mean"] = float(differences.mean())
+            figures[f"{SAMPLING}/max"] = float(differences.max())
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
     def mean(self, tokens: Tokens, values: torch.Tensor) -> float:
@@ -136,6 +144,10 @@ class Policy(OfTokens):
     _losses: list[float] = field(default_factory=list)  # by micro-batch
     _gradients: dict[int, torch.Tensor] | None = None  # by micro-batch: d step's loss / d log-probability of each token
     _tokens: list[Tokens] = field(default_factory=list)  # by micro-batch
+
+    @property
+    def temperature(self) -> float:
+        return self.loss.temperature
 
     def losses(self, stats: Mapping[int, Stats]) -> list[float]:
         self._settle(stats)

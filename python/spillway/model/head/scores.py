@@ -93,6 +93,7 @@ class Classification:
 class Scored:
     """The rows of one step or evaluation. A step's loss is the mean over its micro-batches of each one's mean."""
 
+    temperature = 1.0
     loss: ScoreLoss
     work: Work
     training: bool

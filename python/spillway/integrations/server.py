@@ -1,0 +1,119 @@
+"""The server that a streamed GRPOTrainer samples on: its address, and requests to it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spillway.errors import InputError, SpillwayError, first_line
+
+PROBE = "The sum of 17 and 25 is 42, and so it was."
+ENGINES = (
+    "start one that has OpenAI's endpoint /v1/completions: vLLM (`pip install vllm`, `vllm serve MODEL`), or "
+    "llama.cpp's llama-server"
+)
+PAUSE = 0.2  # seconds between two looks at a server that is starting
+QUOTED = 300  # characters of a server's refusal
+LOOK_SECONDS = 10.0  # for a question that takes no computing
+
+
+class Refused(Exception):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"{status} {words}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server for `load(..., generation=Server("http://localhost:8000"))`, which has OpenAI's /v1/completions.
+
+    After each update the weights are saved in a directory, or of a LoRA run the adapters, and the server is told to
+    load them. By default that is done through vLLM's endpoints: /collective_rpc with `reload_weights`, or
+    /v1/load_lora_adapter. For another server, give `update`: a command that gets the directory as its last word, or a
+    function of the directory. When either has ended, the trainer waits for the server's /health.
+    """
+
+    url: str
+    update: Callable[[Path], Any] | Sequence[str] | None = None
+    model: str | None = None  # as requests name it; None: the first one that the server lists
+    directory: str | Path | None = None  # where weights are saved, for both to see; None: inside output_dir
+    key: str | None = None  # sent as a bearer token
+    timeout: float = 600.0  # seconds for a completion, an update, and a start
+
+    def __post_init__(self) -> None:
+        if not str(self.url).startswith(("http://", "https://")):
+            raise InputError(f"Server: {self.url!r} is no address; expects http://HOST:PORT")
+
+    def ask(self, path: str, body: Any = None, timeout: float | None = None) -> Any:
+        """The answer to a GET, or with `body` to a POST: JSON where it is that, else text. Raises Refused for an error
+        of the server's, and OSError where nothing answers."""
+        request = urllib.request.Request(self.url.removesuffix("/").removesuffix("/v1") + path)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        if self.key is not None:
+            request.add_header("Authorization", f"Bearer {self.key}")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout or self.timeout) as answer:
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            raise Refused(error.code, error.read().decode(errors="replace")[:QUOTED]) from None
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+
+    def name_model(self) -> str:
+        """The name of the model in requests."""
+        if self.model is not None:
+            return self.model
+        listed = self.ask("/v1/models", timeout=LOOK_SECONDS).get("data") or [{}]
+        return str(listed[0].get("id", "model"))
+
+    def wait(self) -> None:
+        """Returns when the server is ready. SpillwayError where it is not within `timeout`."""
+        end = time.monotonic() + self.timeout
+        while True:
+            try:
+                self.ask("/health", timeout=LOOK_SECONDS)
+                return
+            except Refused as error:
+                if error.status == 404:  # it answers, and has no such endpoint
+                    return
+                words = str(error)
+            except OSError as error:
+                words = first_line(error)
+            if time.monotonic() > end:
+                raise SpillwayError(f"generation: {self.url} is not ready after {self.timeout:g} s: {words}")
+            time.sleep(PAUSE)
+
+
+def check_server(server: Server, tokenizer: Any) -> None:
+    """InputError where no server answers, and where its model has other tokens than `tokenizer`."""
+    try:
+        name = server.name_model()
+    except (OSError, Refused, AttributeError) as error:
+        raise InputError(f"generation: no server answers at {server.url} ({first_line(error)}); {ENGINES}") from None
+    expected = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    # vLLM's words, and llama.cpp's
+    words = {"model": name, "prompt": PROBE, "add_special_tokens": False, "content": PROBE, "add_special": False}
+    try:
+        answer = server.ask("/tokenize", words)
+    except Refused as error:
+        if error.status in (404, 405):
+            return  # it has no such endpoint, and the tokens of its completions are looked at
+        raise InputError(f"generation: {server.url} cannot tokenize: {error}") from None
+    tokens = answer.get("tokens") if isinstance(answer, dict) else None
+    if tokens != expected:
+        raise InputError(
+            f"generation: the model of {server.url} has another vocabulary: of {PROBE!r} it makes the tokens {tokens}, "
+            f"and the tokenizer here {expected}. Serve the model that is trained"
+        )

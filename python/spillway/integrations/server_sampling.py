@@ -1,0 +1,225 @@
+"""Completions from a server: the current weights are handed to it, and it samples with them.
+
+Each completion is a request with a seed of its own, which PyTorch's random state gives. So a run that was killed asks
+for the same completions again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.errors import SpillwayError, first_line
+from spillway.integrations.loading import LOGGER
+from spillway.integrations.server import Refused, Server, check_server
+
+if TYPE_CHECKING:
+    from spillway.integrations.streamed_session import StreamedSession
+
+FOLDER = "for-server"  # in output_dir
+ADAPTER = "spillway"  # begins the name of an adapter on the server
+AT_ONCE = 64  # requests that wait for an answer
+SEEDS = 2**31 - 1
+# of a GenerationConfig: the value that changes nothing, and the names that servers have for it
+SAMPLING: dict[str, tuple[float, tuple[str, ...]]] = {
+    "temperature": (1.0, ("temperature",)),
+    "top_p": (1.0, ("top_p",)),
+    "top_k": (0, ("top_k",)),
+    "min_p": (0.0, ("min_p",)),
+    "repetition_penalty": (1.0, ("repetition_penalty", "repeat_penalty")),
+}
+TAKEN = (*SAMPLING, "max_new_tokens", "do_sample", "pad_token_id", "bos_token_id", "eos_token_id")
+RELOADING = "vLLM reloads weights where it was started with VLLM_SERVER_DEV_MODE=1"
+ADAPTING = "vLLM loads adapters where it was started with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+OTHER_SERVER = 'for another server give Server(..., update=["command", ...]), which gets the directory of the weights'
+RETOKENIZED = (
+    "generation: the server gives texts without token ids. They are tokenized again, and now and then a text gets "
+    "other tokens than those that were sampled"
+)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Tokens that were sampled after a prompt."""
+
+    tokens: list[int]
+    log_probabilities: list[float] | None  # as the server has them; None: it does not tell
+
+
+class ServerSampler:
+    """The server of one trainer."""
+
+    def __init__(self, server: Server, trainer: StreamedSession) -> None:
+        """InputError for a server that cannot sample for this model."""
+        check_server(server, trainer.processing_class)
+        self._server, self._trainer = server, trainer
+        self._delivered: tuple[Any, int] | None = None  # the session and the step of the weights that the server has
+        self._name = ""  # of the model or the adapter, in requests
+        self._warned = False
+        # by prompt and completion, of the last call
+        self._sampled: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float] | None] = {}
+
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: Any = None, generation_config: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """As the library's method: [rows, length] of prompts that are padded on the left, with their completions."""
+        self._trainer._require_whole_step("the model")
+        config = copy.deepcopy(generation_config or self._trainer.model.generation_config)
+        config.update(**named)
+        self._hand_over()
+        seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        prompts = [row[kept.bool()].tolist() for row, kept in zip(input_ids.cpu(), seen.cpu(), strict=True)]
+        seeds = torch.randint(SEEDS, (len(prompts),)).tolist()
+        with ThreadPoolExecutor(min(AT_ONCE, len(prompts))) as pool:
+            completions = list(pool.map(self._complete, prompts, seeds, [config] * len(prompts)))
+        self._sampled = {
+            (tuple(prompt), tuple(each.tokens)): each.log_probabilities
+            for prompt, each in zip(prompts, completions, strict=True)
+        }
+        rows = [torch.tensor(each.tokens, dtype=torch.int64) for each in completions]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_token_id or 0)
+        return torch.cat([input_ids, padded.to(input_ids.device)], dim=1)
+
+    def log_probabilities(self, prompt: torch.Tensor, completion: torch.Tensor) -> torch.Tensor | None:
+        """fp64 [tokens]: as the server sampled them; None: unknown."""
+        values = self._sampled.get((tuple(prompt.tolist()), tuple(completion.tolist())))
+        return None if values is None else torch.tensor(values, dtype=torch.float64)
+
+    # ---- the weights
+
+    def _hand_over(self) -> None:
+        """Gives the server the weights of this step, if it has others."""
+        session, step = self._trainer.session, int(self._trainer.state.global_step)  # type: ignore[attr-defined]
+        if self._delivered is not None and self._delivered[0] is session and self._delivered[1] == step:
+            return
+        folder = Path(self._server.directory or Path(self._trainer.args.output_dir) / FOLDER).absolute()
+        place = folder / f"step-{step}"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        self._trainer.write_for_server(place)
+        try:
+            self._tell(place, step)
+        except (OSError, Refused, subprocess.CalledProcessError) as error:
+            raise SpillwayError(
+                f"generation: the server has not taken the weights of step {step}: {first_line(error)}. "
+                f"{ADAPTING if self._trainer._adapted else RELOADING}; {OTHER_SERVER}"
+            ) from error
+        for other in folder.glob("step-*"):
+            if other != place:
+                shutil.rmtree(other, ignore_errors=True)
+        self._delivered = (session, step)
+
+    def _tell(self, place: Path, step: int) -> None:
+        server, update = self._server, self._server.update
+        if update is not None:
+            if callable(update):
+                update(place)
+            else:
+                subprocess.run([*update, str(place)], check=True)
+            server.wait()
+            self._name = server.name_model()
+        elif self._trainer._adapted:
+            self._load_adapter(place, step)
+        else:
+            server.ask("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(place)}})
+            server.ask("/reset_prefix_cache", {})  # keys and values of the weights before
+            self._name = server.name_model()
+
+    def _load_adapter(self, place: Path, step: int) -> None:
+        """Under a name of its own, so that the server mixes it up with none before."""
+        server, before = self._server, self._name
+        self._name = f"{ADAPTER}-{self._trainer.session.run[:8]}-{step}"
+        for name in {before, self._name} - {""}:
+            with contextlib.suppress(Refused):  # of a process that was killed, or none
+                server.ask("/v1/unload_lora_adapter", {"lora_name": name})
+        server.ask("/v1/load_lora_adapter", {"lora_name": self._name, "lora_path": str(place)})
+
+    # ---- completions
+
+    def _complete(self, prompt: list[int], seed: int, config: Any) -> Completion:
+        ends = config.eos_token_id
+        ends = list(ends) if isinstance(ends, list | tuple) else [ends] if ends is not None else []
+        body: dict[str, Any] = {
+            "model": self._name,
+            "prompt": prompt,
+            "max_tokens": config.max_new_tokens,
+            "seed": seed,
+            "stop_token_ids": ends,
+            "logprobs": 1,
+            "return_token_ids": True,
+            **find_sampling(config),
+        }
+        try:
+            (choice,) = self._server.ask("/v1/completions", body)["choices"]
+        except (OSError, Refused, KeyError, TypeError, ValueError) as error:
+            raise SpillwayError(
+                f"generation: {self._server.url} gave no completion: {first_line(error)}. Steps that were saved are "
+                "there; when the server answers again, train(resume_from_checkpoint=True) goes on"
+            ) from error
+        tokens = find_tokens(choice)
+        if tokens is None:
+            self._say_texts()
+            tokens = self._trainer.processing_class(choice["text"], add_special_tokens=False)["input_ids"]
+            tokens = tokens[: config.max_new_tokens - (choice.get("finish_reason") == "stop")]
+        values = find_log_probabilities(choice, len(tokens))
+        if choice.get("finish_reason") == "stop" and ends and (not tokens or tokens[-1] not in ends):
+            tokens, values = [*tokens, ends[0]], None  # left out of the answer
+        self._check(tokens, choice, config)
+        return Completion(tokens, values)
+
+    def _check(self, tokens: list[int], choice: Mapping[str, Any], config: Any) -> None:
+        """SpillwayError for a completion that cannot be trained on."""
+        size = self._trainer.model.config.get_text_config().vocab_size
+        if wrong := [token for token in tokens if not 0 <= token < size]:
+            raise SpillwayError(f"generation: the server's token {wrong[0]} is none of the model's {size}")
+        if not tokens or (choice.get("finish_reason") == "length" and len(tokens) < config.max_new_tokens):
+            raise SpillwayError(
+                f"generation: the server ended a completion after {len(tokens)} tokens, and max_completion_length is "
+                f"{config.max_new_tokens}: give it a longer context (vLLM: --max-model-len, llama-server: --ctx-size)"
+            )
+
+    def _say_texts(self) -> None:
+        if not self._warned:
+            self._warned = True
+            LOGGER.warning(RETOKENIZED)
+
+
+def find_sampling(config: Any) -> dict[str, float]:
+    """The fields of a request that say how tokens are drawn. A field that is missing would get the server's default."""
+    fields: dict[str, float] = {}
+    for name, (neutral, names) in SAMPLING.items():
+        value = getattr(config, name, None)
+        fields |= dict.fromkeys(names, neutral if value is None else value)
+    if not config.do_sample:
+        fields["temperature"] = 0.0
+    return fields
+
+
+def find_tokens(choice: Mapping[str, Any]) -> list[int] | None:
+    """The token ids of an answer, as vLLM or llama.cpp gives them; None: it has none."""
+    if choice.get("token_ids") is not None:
+        return [int(token) for token in choice["token_ids"]]
+    content = (choice.get("logprobs") or {}).get("content")
+    if content and all("id" in each for each in content):
+        return [int(each["id"]) for each in content]
+    return None
+
+
+def find_log_probabilities(choice: Mapping[str, Any], count: int) -> list[float] | None:
+    """The log-probability of each token of an answer; None where they are not there."""
+    told = choice.get("logprobs") or {}
+    values: Sequence[Any] = (
+        [each.get("logprob") for each in told.get("content") or ()] or told.get("token_logprobs") or ()
+    )
+    if len(values) != count or any(value is None for value in values):
+        return None
+    return [float(value) for value in values]

@@ -1,0 +1,261 @@
+"""TRL's GRPOTrainer over a streamed model that samples on a server: equal to itself in memory where the server has the
+weights that it was handed, killed and resumed, and servers that are refused."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import completions
+import real_runs
+import rollouts
+import spillway.hf
+from breadth import some
+from durable_trainers import PLACEMENT, SAVES
+from needs import package
+from spillway.errors import InputError, SpillwayError
+from spillway.hf import Server, load
+from test_grpo import close, same_weights
+from test_grpo_trainer import CASES, MORE, STEPS, Watched, prompts, storage_keys
+from test_grpo_trainer import given as given  # a fixture
+from test_trainer_durable import LIMIT, told
+
+trl = package("trl", "TRL is not installed")
+DIFFERENCE = "sampling/sampling_logp_difference/max"
+RESTART = """
+import json, sys, urllib.request
+body = json.dumps({"path": sys.argv[2]}).encode()
+urllib.request.urlopen(urllib.request.Request(sys.argv[1] + "/restart", body)).read()
+"""
+
+
+def streamed(given: Path, out: Path, server: Server, more: Any = None, reward: Any = None, **keys: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    keys = {"dtype": "float32", "device": "cpu", **keys}
+    return spillway.hf.GRPOTrainer(
+        model=load(given / "model", profile=str(given / "profile.json"), generation=server, **keys),
+        reward_funcs=reward or Watched(),
+        args=rollouts.arguments(out, **{**MORE, **(more or {})}),
+        train_dataset=prompts(),
+        processing_class=AutoTokenizer.from_pretrained(given / "model"),
+    )
+
+
+def in_memory(given: Path, out: Path, more: Any, reward: Any, model: Any = None) -> Any:
+    """TRL's trainer, whose model samples as the server does."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = model or AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
+    model.generate = functools.partial(completions.generate_by_seeds, model)
+    trainer = trl.GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=rollouts.arguments(out, **{**MORE, **more}),
+        train_dataset=prompts(),
+        processing_class=AutoTokenizer.from_pretrained(given / "model"),
+    )
+    trainer.train()
+    trainer.save_model()
+    return trainer
+
+
+def rows(trainer: Any) -> list[dict[str, float]]:
+    return [row for row in trainer.state.log_history if "loss" in row]
+
+
+def same_rows(ours: Any, plain: Any) -> None:
+    assert len(rows(ours)) == len(rows(plain)) == STEPS
+    for one, other in zip(rows(ours), rows(plain), strict=True):
+        for name in ("loss", "grad_norm", "reward", "entropy", "completions/mean_length"):
+            assert close(one[name], other[name]), (one["step"], name, one[name], other[name])
+
+
+@pytest.mark.parametrize("case", some(["dapo", "grpo"], ["dapo"]))
+def test_a_server_samples_with_the_weights_of_each_step(given: Path, tmp_path: Path, case: str) -> None:
+    ours, theirs = Watched(), Watched()
+    plain = in_memory(given, tmp_path / "plain", CASES[case], theirs)
+    with completions.serving(given / "model") as server:
+        keys = storage_keys(tmp_path / "storage")
+        trainer = streamed(given, tmp_path / "ours", Server(server.url), CASES[case], ours, **keys)
+        trainer.train()
+        trainer.save_model()
+    assert ours.tokens == theirs.tokens
+    assert len(ours.tokens) == len(server.bodies) == STEPS * rollouts.STEP
+    same_rows(trainer, plain)
+    same_weights(*(tmp_path / way / "model.safetensors" for way in ("ours", "plain")))
+    assert [Path(place).name for place in server.handed] == [f"step-{step}" for step in range(STEPS)]
+    assert [place.name for place in (tmp_path / "ours" / "for-server").iterdir()] == [f"step-{STEPS - 1}"]
+    assert all(row[DIFFERENCE] < 1e-4 for row in rows(trainer))
+
+
+def test_a_server_that_keeps_its_weights_is_seen_in_the_log(given: Path, tmp_path: Path) -> None:
+    """The command has loaded nothing: completions are those of other weights, and the figure says so."""
+    ours, theirs = Watched(), Watched()
+    in_memory(given, tmp_path / "plain", {}, theirs)
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "ours", Server(server.url, update=lambda place: None), reward=ours)
+        trainer.train()
+    assert ours.tokens != theirs.tokens
+    differences = [row[DIFFERENCE] for row in rows(trainer)]
+    assert differences[0] < 1e-4
+    assert differences[-1] > 1e-2
+
+
+def test_adapters_are_handed_over_alone(given: Path, tmp_path: Path) -> None:
+    peft = package("peft", "LoRA is PEFT's")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    asked = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj"]}
+    model = AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
+    torch.manual_seed(42)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **asked))
+    ours, theirs = Watched(), Watched()
+    plain = in_memory(given, tmp_path / "plain", {}, theirs, adapted)
+    keys = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": asked["target_modules"]}
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "ours", Server(server.url), None, ours, lora_dropout=0.0, **keys)
+        trainer.train()
+        trainer.save_model()
+    assert ours.tokens == theirs.tokens
+    same_rows(trainer, plain)
+    same_weights(*(tmp_path / way / "adapter_model.safetensors" for way in ("ours", "plain")))
+    (last,) = server.adapters
+    assert last.startswith("spillway-") and last.endswith(f"-{STEPS - 1}")
+    (place,) = (tmp_path / "ours" / "for-server").iterdir()
+    assert not (place / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("way", ["command", "function"])
+def test_another_server_is_told_by_a_command_or_a_function(given: Path, tmp_path: Path, way: str) -> None:
+    """llama.cpp's words, and a server that takes a while to come back."""
+    ours, theirs = Watched(), Watched()
+    plain = in_memory(given, tmp_path / "plain", {"max_steps": 2}, theirs)
+    with completions.serving(given / "model", form="llama.cpp", unready=3) as server:
+        update: Any = (
+            [sys.executable, "-c", RESTART, server.url] if way == "command" else lambda at: server.load(str(at))
+        )
+        trainer = streamed(given, tmp_path / "ours", Server(server.url, update=update), {"max_steps": 2}, ours)
+        trainer.train()
+    assert ours.tokens == theirs.tokens
+    assert len(server.handed) == 2
+    assert close(rows(trainer)[-1]["loss"], rows(plain)[-1]["loss"])
+    assert (Path(server.handed[-1]) / "tokenizer_config.json").exists()
+
+
+def test_texts_without_token_ids_are_tokenized_again(given: Path, tmp_path: Path, caplog: Any) -> None:
+    with completions.serving(given / "model", form="texts") as server:
+        update = functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1})
+        trainer.train()
+    assert "tokenized again" in caplog.text
+    assert DIFFERENCE not in rows(trainer)[0]
+
+
+def real_load(server: completions.Completions, place: Path) -> None:
+    server.load(str(place))
+
+
+KILLED = """
+from pathlib import Path
+import test_grpo_server as tests
+tests.train_durably(*map(Path, sys.argv[1:4]), sys.argv[4])
+"""
+
+
+def train_durably(given: Path, out: Path, storage: Path, url: str) -> None:
+    storage.mkdir(exist_ok=True)
+    keys = {"storage": f"{storage},capacity=256MiB", "placement": PLACEMENT, "durability": "step"}
+    more = {**SAVES, "logging_steps": 2, "max_steps": 7}
+    trainer = streamed(given, out, Server(url), more, **keys)
+    trainer.train(resume_from_checkpoint="auto")
+    trainer.save_model()
+    trainer.close()
+
+
+@pytest.mark.parametrize("method", some(["save_model", "gradients", "update"], ["gradients"]))
+def test_a_kill_after_the_rollouts_changes_no_bit(given: Path, tmp_path: Path, method: str) -> None:
+    """`gradients` is called when the server has sampled. It then has the weights of a later step than the run."""
+    with completions.serving(given / "model") as server:
+        train_durably(given, tmp_path / "whole", tmp_path / "storage_whole", server.url)
+        there = (str(given), str(tmp_path / "out"), str(tmp_path / "storage"), server.url)
+        words = [real_runs.dying(method) + KILLED, *there]
+        killed = real_runs.apart("-c", *words, env_more={"DIES_AFTER": "1e-6", "DIES_IN": "5"})
+        _, error = killed.communicate(timeout=LIMIT)
+        assert killed.returncode == -14, error[-3000:]
+        resumed = real_runs.apart("-c", *words)
+        _, error = resumed.communicate(timeout=LIMIT)
+        assert resumed.returncode == 0, error[-3000:]
+    expected, found = told(tmp_path / "whole"), told(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == value, name
+
+
+# ---- refusals
+
+
+def test_no_server_is_refused_with_what_to_install(given: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no server answers at http://127.0.0.1:9 .*pip install vllm.*llama-server"):
+        streamed(given, tmp_path / "out", Server("http://127.0.0.1:9"))
+
+
+class Bytes:
+    """A tokenizer without merges."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+
+def test_a_model_of_another_vocabulary_is_refused(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model") as server:
+        server.tokenizer = Bytes()
+        with pytest.raises(InputError, match="another vocabulary: of 'The sum .* Serve the model that is trained"):
+            streamed(given, tmp_path / "out", Server(server.url))
+
+
+def test_a_server_that_does_not_reload_is_named(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", form="llama.cpp") as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(
+            SpillwayError, match="not taken the weights of step 0: 404 .*VLLM_SERVER_DEV_MODE=1; for an"
+        ):
+            trainer.train()
+
+
+def test_a_short_context_is_named(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", ends_after=3) as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(SpillwayError, match="ended a completion after 3 tokens, and max_completion_length is 12"):
+            trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"generation_kwargs": {"num_beams": 2}}, "generation_kwargs: num_beams is not for a server"),
+        ({"use_vllm": True}, "use_vllm: True is not computed .* load\\(..., generation=Server"),
+    ],
+)
+def test_arguments_for_another_way_to_sample_are_refused(
+    given: Path, tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        streamed(given, tmp_path / "out", Server("http://127.0.0.1:9"), more)
+
+
+def test_a_server_is_for_trainers_that_generate(given: Path, tmp_path: Path) -> None:
+    import transformers
+
+    with pytest.raises(InputError, match="generation='http://a' is not taken: expects spillway.hf.Server"):
+        load(given / "model", generation="http://a")
+    with pytest.raises(InputError, match="Server: 'localhost:8000' is no address"):
+        Server("localhost:8000")
+    model = load(given / "model", device="cpu", generation=Server("http://127.0.0.1:9"))
+    with pytest.raises(InputError, match="generation: of the trainers GRPOTrainer alone generates"):
+        spillway.hf.Trainer(model, transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True))
