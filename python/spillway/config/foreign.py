@@ -144,13 +144,12 @@ FROZEN = (
     "not supported: `method: lora` freezes the base but for a head of labels; `method: full` with `trainable` trains "
     "a part"
 )
-PLAIN = "not supported: adapters are plain LoRA, with one `lora_r`, `lora_alpha` and `lora_dropout` for all layers"
+PLAIN = "not supported: adapters are plain LoRA or rsLoRA"
 BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"
 
 OF_PEFT = {
     "alora_invocation_tokens": PLAIN,
-    "alpha_pattern": PLAIN,
     "arrow_config": PLAIN,
     "auto_mapping": "not needed: the adapters' own file names their model",
     "bias": FROZEN,
@@ -175,19 +174,18 @@ OF_PEFT = {
     "peft_type": "`method: lora`",
     "peft_version": "not needed: Spillway uses the installed PEFT",
     "qalora_group_size": PLAIN,
-    "rank_pattern": PLAIN,
     "runtime_config": PLAIN,
     "task_type": "not needed: the model is a causal language model",
     "trainable_token_indices": FROZEN,
     "use_bdlora": PLAIN,
     "use_dora": PLAIN,
     "use_qalora": PLAIN,
-    "use_rslora": "not supported: multiply `lora_alpha` by the square root of `lora_r` instead",
     "velora_config": PLAIN,
 }
 
 # Names in other trainers' configurations, and the key that means the same.
 RENAMED = {
+    "alpha_pattern": "lora_alpha_pattern",
     "base_model": "model",
     "base_model_name_or_path": "model",
     "batch_size": "per_device_train_batch_size",
@@ -208,6 +206,7 @@ RENAMED = {
     "overwrite_output_dir": "overwrite",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "r": "lora_r",
+    "rank_pattern": "lora_rank_pattern",
     "revision": "model_revision",
     "sample_packing": "packing",
     "sequence_len": "max_length",

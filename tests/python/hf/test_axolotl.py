@@ -148,3 +148,6 @@ def test_keys_of_spillway_precede_those_that_follow_from_axolotls() -> None:
     assert keys["max_length"] == 128  # Axolotl pads to a multiple of 64
     keys = streaming.list_keys(DictDefault({"lora_target_linear": True, "adapter": "lora"}))
     assert keys["lora_target_modules"] == "all-linear"
+    patterns = {"lora_rank_pattern": {"q_proj": 2}, "lora_alpha_pattern": {"q_proj": 4}}
+    keys = streaming.list_keys(DictDefault({"adapter": "lora", "peft_use_rslora": True, **patterns}))
+    assert keys["use_rslora"] and patterns.items() <= keys.items()

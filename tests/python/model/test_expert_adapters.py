@@ -21,7 +21,8 @@ from hf_models import tiny_config
 from needs import package
 from spillway.cli import main
 from spillway.errors import InputError
-from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.adapters.lora import ADAPTER, ADAPTER_CONFIG, Adapters, list_adapted
+from spillway.model.measure.narrow import narrow_of_its_kind
 from spillway.model.meta.building import build
 from test_merge import load_merged, merge_by_peft, require_equal, save_adapters
 from test_quantised import expect_kill_changes_nothing
@@ -40,27 +41,26 @@ WORDS = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "24"]
 WORDS += [word for name in EXPERTS for word in ("--lora_target_parameters", name)]
 
 
-def adapt_in_memory(model: Any, targets: Any, parameters: list[str] = EXPERTS) -> Any:
+def adapt_in_memory(model: Any, targets: Any, **asked: Any) -> Any:
     torch.manual_seed(SEED)
-    asked = peft.LoraConfig(
-        r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets, target_parameters=parameters, task_type="CAUSAL_LM"
-    )
-    return peft.get_peft_model(model, asked)
+    options = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_parameters": EXPERTS, "task_type": "CAUSAL_LM"}
+    return peft.get_peft_model(model, peft.LoraConfig(**{**options, "target_modules": targets, **asked}))
 
 
 def compare(kind: str, directory: Path, targets: list[str], form: str | None = None, **more: Any) -> None:
     """Losses, gradient norms and adapters of ten steps with accumulation, clipping and decay."""
-    routers = more.pop("routers", {})
-    config = tiny_config(kind, False, num_hidden_layers=2, **SIZES[kind], **routers)
+    routers, asked = more.pop("routers", {}), more.pop("asked", {})  # `asked`: by PEFT's names
+    keys = {name if name == "use_rslora" else f"lora_{name}": value for name, value in asked.items()}
+    config = tiny_config(kind, False, num_hidden_layers=2, **SIZES.get(kind, {}), **routers)
     config.use_cache = False
     both_ways.save(config, directory / "model", 7)
     session = native.opened(
         directory / "model", both_ways.SHAPE, weight_decay=both_ways.DECAY, max_grad_norm=both_ways.CLIP,
         adam_epsilon=both_ways.EPSILON, method="lora", lora_r=4, lora_alpha=8, lora_target_modules=targets,
-        lora_target_parameters=EXPERTS, base_form=form, **more,
+        base_form=form, **{"lora_target_parameters": EXPERTS, **keys}, **more,
     )  # fmt: skip
     base = both_ways.load(directory / "model")
-    plain = adapt_in_memory(base if form is None else round_layers(base, form), targets)
+    plain = adapt_in_memory(base if form is None else round_layers(base, form), targets, **asked)
     work = both_ways.steps_of(plain.config.vocab_size, both_ways.asks_for_routers(plain))
     try:
         steps = [session.step(step, both_ways.RATE) for step in work]
@@ -82,9 +82,8 @@ def compare(kind: str, directory: Path, targets: list[str], form: str | None = N
     plain.save_pretrained(directory / "expected")
     found, expected = (load_file(directory / name / ADAPTER) for name in ("saved", "expected"))
     assert found.keys() == expected.keys()
-    assert {"mlp.experts.lora_A", "mlp.experts.base_layer.lora_B"} <= {
-        name.partition("layers.0.")[2].removesuffix(".weight") for name in found
-    }
+    inside = {name.partition("layers.0.")[2].removesuffix(".weight") for name in found}
+    assert kind not in SIZES or {"mlp.experts.lora_A", "mlp.experts.base_layer.lora_B"} <= inside
     for name, tensor in expected.items():
         assert float((found[name] - tensor).abs().max()) <= 2e-5 * float(tensor.abs().max()), name
     ids = torch.arange(3, 20)[None]
@@ -115,6 +114,29 @@ def test_expert_adapters_over_nf4_equal_peft_on_what_the_codes_stand_for(kind: s
 @pytest.mark.parametrize("kind", some(["qwen3_moe", "mixtral"], ["qwen3_moe"]))
 def test_auxiliary_loss_counts_beside_expert_adapters(kind: str, tmp_path: Path) -> None:
     compare(kind, tmp_path, ["q_proj", "v_proj"], routers={"output_router_logits": True, "router_aux_loss_coef": 0.5})
+
+
+OTHER_RANKS: dict[str, dict[str, Any]] = {
+    "rslora": {"use_rslora": True},
+    "patterns": {
+        "rank_pattern": {"mlp.experts.down_proj": 2, r"layers\.1\.self_attn\.q_proj": 7},
+        "alpha_pattern": {"experts.*": 40, "v_proj": 3},
+    },
+    "both": {"use_rslora": True, "rank_pattern": {"experts.gate_up_proj": 9}, "alpha_pattern": {"q_proj": 2.5}},
+}
+OTHER_RANKS["dense"] = {
+    "target_parameters": [], "use_rslora": True, "alpha_pattern": {"v_proj": 3}, "rank_pattern": {"0.*.q_proj": 7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", some(["dram", "path"], ["path"]))
+@pytest.mark.parametrize("asked", OTHER_RANKS, ids=OTHER_RANKS.keys())
+def test_adapters_of_other_ranks_and_factors_equal_peft(asked: str, place: str, tmp_path: Path) -> None:
+    more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
+    kind = "llama" if asked == "dense" else "qwen3_moe"
+    compare(kind, tmp_path, ["q_proj", "v_proj"], asked=OTHER_RANKS[asked], **more)
+    saved, expected = (json.loads((tmp_path / name / ADAPTER_CONFIG).read_text()) for name in ("saved", "expected"))
+    assert all(saved[name] == expected[name] for name in ("use_rslora", "rank_pattern", "alpha_pattern", "r"))
 
 
 def test_expert_adapters_in_tiles_equal_peft(tmp_path: Path) -> None:
@@ -187,9 +209,11 @@ def test_expert_adapters_of_peft_merge_to_the_bits_of_peft(kind: str, asked: dic
         (["--lora_target_parameters", "mlp.gate.weight"], "mlp.gate.weight finds .* which is not one"),
         (["--lora_dropout", "0.1"], "lora_dropout: it is 0.1, .* give 0"),
         (["--use_dora", "true"], "use_dora.*adapters are plain LoRA"),
-        (["--use_rslora", "true"], "use_rslora.*multiply .lora_alpha. by the square root of .lora_r"),
-        (["--rank_pattern", "{}"], "rank_pattern.*adapters are plain LoRA"),
-        (["--alpha_pattern", "{}"], "alpha_pattern.*adapters are plain LoRA"),
+        (["--lora_rank_pattern", '{"o_prj": 2}'], "lora_rank_pattern: o_prj names no layer .* are on mlp.experts.down"),
+        (["--lora_alpha_pattern", '{"experts.up": 2}'], "lora_alpha_pattern: experts.up names no layer"),
+        (["--lora_rank_pattern", '{"q_proj": 0}'], "lora_rank_pattern: got .* expects a mapping from names to whole"),
+        (["--lora_alpha_pattern", '{"(": 2}'], "lora_alpha_pattern: got .* expects a mapping from names to numbers"),
+        (["--rank_pattern", "{}"], "rank_pattern.*its name is .lora_rank_pattern"),
         (["--modules_to_save", "lm_head"], "modules_to_save.*freezes the base but for a head of labels"),
     ],
 )
@@ -207,10 +231,7 @@ def test_settings_that_expert_adapters_lack_are_refused_by_name(
 
 
 SAVED: dict[str, dict[str, Any]] = {
-    "use_rslora": {"use_rslora": True},
     "use_dora": {"use_dora": True, "target_parameters": None},  # PEFT has none on experts
-    "rank_pattern": {"rank_pattern": {"q_proj": 2}},
-    "alpha_pattern": {"alpha_pattern": {"q_proj": 2}},
     "modules_to_save": {"modules_to_save": ["lm_head"]},
 }
 
@@ -223,6 +244,50 @@ def test_saved_adapters_of_another_kind_are_not_continued(
     adapters = save_adapters(given / "model", tmp_path / "adapters", **more)
     assert real_runs.here(given, tmp_path / "out", *WORDS, "--lora_adapter", str(adapters)) == 2
     assert f"{adapters / ADAPTER_CONFIG}: {name} is " in capsys.readouterr().err
+
+
+RANKS = {"use_rslora": True, "rank_pattern": {"mlp.experts.down_proj": 2}, "alpha_pattern": {"q_proj": 2.5}}
+RANK_WORDS = ["--use_rslora", "--lora_rank_pattern", '{"mlp.experts.down_proj": 2}', "--lora_alpha_pattern"]
+RANK_WORDS += ['{"q_proj": 2.5}', "--lora_target_modules", "q_proj"]
+
+
+def test_saved_adapters_of_other_ranks_are_continued_with_the_same_keys(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"r": 4, "lora_alpha": 24, "target_modules": ["q_proj"], "target_parameters": EXPERTS, **RANKS}
+    adapters = save_adapters(given / "model", tmp_path / "adapters", **more)
+    again = [*WORDS, *RANK_WORDS, "--max_steps", "1", "--learning_rate", "0", "--lora_adapter", str(adapters)]
+    again += ["--compute_dtype", "fp32"]
+    assert real_runs.here(given, tmp_path / "out", *again) == 0
+    began, ended = load_file(adapters / ADAPTER), load_file(tmp_path / "out" / ADAPTER)
+    assert began.keys() == ended.keys() and all(torch.equal(ended[name], tensor) for name, tensor in began.items())
+    assert real_runs.here(given, tmp_path / "check", *again, verb="check") == 0
+    capsys.readouterr()
+    for key, value, said in (
+        ("--use_rslora", "false", "use_rslora: it is False, and "),
+        ("--lora_alpha_pattern", '{"q_proj": 3}', "lora_alpha_pattern: it is {'q_proj': 3}, and "),
+        ("--lora_rank_pattern", "none", "lora_rank_pattern: it is {}, and "),
+    ):
+        assert real_runs.here(given, tmp_path / "other", *again, key, value) == 2
+        assert f"{said}{adapters / ADAPTER_CONFIG} has " in capsys.readouterr().err
+
+
+def test_memory_is_measured_with_the_largest_rank_of_a_kind() -> None:
+    meta_model = build(tiny_config("llama", False, num_hidden_layers=3), torch.float32)
+    asked = {"r": 2, "target_modules": ["q_proj", "v_proj"], "rank_pattern": {r"layers\.2\..*q_proj": 7}}
+    Adapters(asked, 1).adapt(meta_model)
+    small = narrow_of_its_kind(meta_model, saved=True)
+    ranks = {name.rpartition(".")[2]: module.r["default"] for name, module in list_adapted(small.model).items()}
+    assert len(small.layers) < 3 and ranks == {"q_proj": 7, "v_proj": 2}
+
+
+@pytest.mark.nightly
+def test_adapters_of_other_ranks_killed_and_resumed_on_a_path_end_as_in_memory(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*WORDS, *RANK_WORDS, "--load_in_4bit", "--max_steps", "8", "--save_steps", "3"]
+    monkeypatch.setenv("DIES_AFTER", str(seeds.instants("other-ranks").uniform(0.005, 0.2)))
+    expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
 
 def test_targets_for_fused_experts_name_the_parameter_to_give() -> None:

@@ -23,9 +23,16 @@ from spillway._engine import Description
 from spillway.base.documents import read_json
 from spillway.errors import InputError, first_line
 from spillway.model.adapters.adapter_pass import replace_forwards
-from spillway.model.adapters.lora_targets import check_parameters, choose_targets, find_linears
+from spillway.model.adapters.lora_targets import (
+    check_parameters,
+    choose_targets,
+    find_linears,
+    join_names,
+    name_in_layer,
+)
 from spillway.model.checkpoint.files import tensor_numbers
 from spillway.model.meta.building import build
+from spillway.model.meta.meta_model import bare_name, pattern
 from spillway.model.meta.score_head import HEAD
 from spillway.model.meta.text_tower import tower_name
 from spillway.model.source.model_code import call_model
@@ -47,6 +54,12 @@ WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights
 NAME = "default"  # of the adapter in the modules; files do not have it
 Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
 PREFIX = "base_model.model."  # of names in PEFT's files
+FACTORS = {  # keys that give an adapter's product its factor, and PEFT's names
+    "lora_alpha": "lora_alpha",
+    "use_rslora": "use_rslora",
+    "lora_rank_pattern": "rank_pattern",
+    "lora_alpha_pattern": "alpha_pattern",
+}
 HEADS = ("classifier", HEAD)  # PEFT's names of modules that such a task saves whole
 
 
@@ -75,7 +88,23 @@ class Adapters:
         made.adapt(meta_model)
         made.begun = {}
 
+    def like_largest(self, small: MetaModel, model: nn.Module) -> None:
+        """Adapters for a copy with fewer layers than the adapted `model`: the largest rank among layers of a kind."""
+        ranks: dict[str, int] = {}
+        for name, module in list_adapted(model).items():
+            kind = re.escape(name_in_layer(name))
+            ranks[kind] = max(ranks.get(kind, 0), module.r[NAME])
+        by_length = dict(sorted(ranks.items(), key=lambda item: -len(item[0])))  # PEFT takes the first that matches
+        made = Adapters({**self.asked, "rank_pattern": by_length, "alpha_pattern": {}}, self.seed)
+        made.put(small)
+        made.begun = {}
+
     def adapt(self, meta_model: MetaModel) -> None:
+        """`put`. InputError where a pattern of ranks or factors names no adapter."""
+        self.put(meta_model)
+        check_patterns(meta_model.model, self.config)
+
+    def put(self, meta_model: MetaModel) -> None:
         """Puts adapters into the meta model's layers; everything else is frozen from here on."""
         peft = required()
         model = meta_model.model
@@ -102,7 +131,6 @@ class Adapters:
         """Patterns of adapters that no gradient reaches, in a small model of this configuration: the model's code reads
         the layer's weight itself, or never. PyTorch's optimizers leave such a parameter alone, decay included.
         InputError where the library's code cannot compute with these adapters."""
-        from spillway.model.meta.meta_model import bare_name, pattern
         from spillway.model.verify.equivalence import one_thread, plain_model
 
         peft = required()
@@ -137,7 +165,8 @@ class Adapters:
         check_parameters(model, parameters)
         targets = choose_targets(peft, model, self.asked.get("target_modules"), parameters)
         self.notice = targets.notice
-        return peft.LoraConfig(**{**self.asked, **task, "target_modules": targets.modules})
+        asked = copy.deepcopy(self.asked)  # PEFT adds to its patterns
+        return peft.LoraConfig(**{**asked, **task, "target_modules": targets.modules})
 
     def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:
         """The adapters' first values, until the engine has them; the parameters are of the base's type."""
@@ -191,16 +220,16 @@ class Adapters:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
         saved = read_json(path) if path.is_file() else {}
         whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
-        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
+        for name in ("use_dora", "modules_to_save"):
             if saved.get(name) and (name != "modules_to_save" or whole):
                 raise InputError(
-                    f"{path}: {name} is {saved[name]}, and adapters are plain LoRA here, alike in every layer. Merge "
-                    "these into their base with PEFT, and train new ones on that"
+                    f"{path}: {name} is {saved[name]}, and adapters are plain LoRA or rsLoRA here. Merge these into "
+                    "their base with PEFT, and train new ones on that"
                 )
-        if saved and saved["lora_alpha"] != self.config.lora_alpha:
-            raise InputError(
-                f"lora_alpha: it is {self.config.lora_alpha}, and {path} has {saved['lora_alpha']}; give that"
-            )
+        for key, name in FACTORS.items() if saved else ():
+            before, now = saved.get(name), getattr(self.config, name)
+            if (before or None) != (now or None):
+                raise InputError(f"{key}: it is {now}, and {path} has {before}; give that")
 
     def save(self, engine: Engine, description: Description, base: str, to: Path) -> None:
         """Saves the files that `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their
@@ -272,6 +301,9 @@ def adapters_of(config: Config) -> Adapters | None:
         "lora_dropout": config.lora_dropout,
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
         "target_parameters": list(config.lora_target_parameters) or None,
+        "use_rslora": config.use_rslora,
+        "rank_pattern": dict(config.lora_rank_pattern or {}),
+        "alpha_pattern": dict(config.lora_alpha_pattern or {}),
     }
     return Adapters(asked, config.seed, Path(config.lora_adapter) if config.lora_adapter else None)
 
@@ -280,6 +312,7 @@ def insert_adapters(model: Any, config: Any, **options: Any) -> Any:
     """PEFT's get_peft_model, in place. Hides what transformers tells PEFT's authors of deprecated attributes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", ".*keys did not match any targeted module", RuntimeWarning)  # check_patterns
         return required().get_peft_model(model, config, **options)
 
 
@@ -322,6 +355,28 @@ def list_adapter_names(layer: Any, adapter: str) -> list[str]:
     """The parameters of a layer's adapter. The base of an adapted parameter may have another adapter."""
     names = [name for name, _ in layer.named_parameters() if not name.startswith("base_layer.")]
     return [name for name in names if f".{adapter}." in f".{name}."]
+
+
+def check_patterns(model: nn.Module, config: Any) -> None:
+    """InputError for a name in a pattern of ranks or factors that no adapter has."""
+    names = list_adapted(model)
+    for key, patterns in (("lora_rank_pattern", config.rank_pattern), ("lora_alpha_pattern", config.alpha_pattern)):
+        for each in patterns or ():
+            if not any(re.match(rf"(.*\.)?({each})$", name) for name in names):
+                shown = join_names(dict.fromkeys(map(name_in_layer, names)))
+                raise InputError(f"{key}: {each} names no layer with an adapter; adapters are on {shown}")
+
+
+def list_adapted(model: nn.Module) -> dict[str, Any]:
+    """The layers and parameters with an adapter, by the names that PEFT's patterns match."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            own = getattr(module, "parameter_name", "")
+            adapted[bare_name(f"{name}.{own}").rstrip(".")] = module
+    return adapted
 
 
 def refuse_elsewhere(meta_model: MetaModel, model: nn.Module) -> None:
