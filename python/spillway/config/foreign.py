@@ -27,6 +27,8 @@ PRECOMPUTED = "not needed: a first pass always computes the reference's log-prob
 NESTED = "its name is `bnb_4bit_use_double_quant`"
 OF_DPO = "not supported: DPO has the losses of `loss_type`"
 
+AUXILIARY = "not needed: config.json has it; `output_router_logits` there turns the loss on"
+
 OF_TRAINERS = {
     "accelerator_config": WHERE,
     "activation_checkpointing_kwargs": RECOMPUTE,
@@ -114,7 +116,7 @@ OF_TRAINERS = {
     "ref_model_sync_steps": REFERENCE,
     "remove_unused_columns": "not needed: other columns are ignored",
     "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
-    "router_aux_loss_coef": "not needed: config.json has it; `output_router_logits` there turns the loss on",
+    "router_aux_loss_coef": AUXILIARY,
     "rpo_alpha": OF_DPO,
     "run_name": ROWS,
     "save_on_each_node": "not needed: rank 0 writes `output_dir`",
@@ -183,6 +185,27 @@ OF_PEFT = {
     "velora_config": PLAIN,
 }
 
+BALANCE = (
+    "not supported: the biases by which routers choose experts (`e_score_correction_bias`) keep the values of the "
+    "checkpoint, as in transformers"
+)
+Z_LOSS = "not supported: no z-loss is added"
+CAPACITY = "not supported: an expert computes all tokens that its router sends, as in the decoders of transformers"
+
+OF_EXPERTS = {  # of Megatron, ms-swift and libraries of experts
+    "capacity_factor": CAPACITY,
+    "expert_capacity": CAPACITY,
+    "expert_capacity_factor": CAPACITY,
+    "moe_aux_loss_coeff": AUXILIARY,
+    "moe_expert_capacity_factor": CAPACITY,
+    "moe_pad_expert_input_to_capacity": CAPACITY,
+    "moe_router_bias_update_rate": BALANCE,
+    "moe_router_enable_expert_bias": BALANCE,
+    "moe_token_drop_policy": CAPACITY,
+    "moe_z_loss_coeff": Z_LOSS,
+    "router_z_loss_coef": Z_LOSS,
+}
+
 # Names in other trainers' configurations, and the key that means the same.
 RENAMED = {
     "alpha_pattern": "lora_alpha_pattern",
@@ -223,7 +246,8 @@ def name_key(own: str) -> str:
     return f"its name is `{own}`"
 
 
-FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | {name: name_key(own) for name, own in RENAMED.items()}).items()))
+RENAMES = {name: name_key(own) for name, own in RENAMED.items()}
+FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | OF_EXPERTS | RENAMES).items()))
 
 
 def advise(name: str) -> str:

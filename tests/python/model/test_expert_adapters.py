@@ -40,6 +40,10 @@ SIZES: dict[str, dict[str, Any]] = {
 WORDS = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "24"]
 WORDS += [word for name in EXPERTS for word in ("--lora_target_parameters", name)]
 
+RANKS = {"use_rslora": True, "rank_pattern": {"mlp.experts.down_proj": 2}, "alpha_pattern": {"q_proj": 2.5}}
+RANK_WORDS = ["--use_rslora", "--lora_rank_pattern", '{"mlp.experts.down_proj": 2}', "--lora_alpha_pattern"]
+RANK_WORDS += ['{"q_proj": 2.5}', "--lora_target_modules", "q_proj"]
+
 
 def adapt_in_memory(model: Any, targets: Any, **asked: Any) -> Any:
     torch.manual_seed(SEED)
@@ -158,6 +162,19 @@ def test_expert_adapters_killed_and_resumed_on_a_path_end_as_in_memory(
     expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
 
+def test_placement_and_device_change_no_bit_of_expert_adapters(given: Path, tmp_path: Path) -> None:
+    words = [*WORDS, *RANK_WORDS, "--load_in_4bit", "--max_steps", "2"]
+    places = {
+        "dram": [],
+        "half": real_runs.on_path(tmp_path / "half-path"),
+        "path": [*real_runs.storage_in(tmp_path / "path-path"), "--placement", "path"],
+        "device": ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB"],
+    }
+    for place, more in places.items():
+        assert real_runs.here(given, tmp_path / place, *words, *more) == 0
+        assert (tmp_path / place / ADAPTER).read_bytes() == (tmp_path / "dram" / ADAPTER).read_bytes(), place
+
+
 def test_expert_adapters_are_continued_and_merged_to_the_bits_of_peft(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,11 +261,6 @@ def test_saved_adapters_of_another_kind_are_not_continued(
     adapters = save_adapters(given / "model", tmp_path / "adapters", **more)
     assert real_runs.here(given, tmp_path / "out", *WORDS, "--lora_adapter", str(adapters)) == 2
     assert f"{adapters / ADAPTER_CONFIG}: {name} is " in capsys.readouterr().err
-
-
-RANKS = {"use_rslora": True, "rank_pattern": {"mlp.experts.down_proj": 2}, "alpha_pattern": {"q_proj": 2.5}}
-RANK_WORDS = ["--use_rslora", "--lora_rank_pattern", '{"mlp.experts.down_proj": 2}', "--lora_alpha_pattern"]
-RANK_WORDS += ['{"q_proj": 2.5}', "--lora_target_modules", "q_proj"]
 
 
 def test_saved_adapters_of_other_ranks_are_continued_with_the_same_keys(
