@@ -17,6 +17,13 @@ ADAPTERS = [
         "the rank",
     ),
     Key(
+        "use_dora",
+        FLAG,
+        False,
+        "DoRA (arXiv 2402.09353): each row of an adapted layer's weight has a trained length beside its adapter. "
+        "Experts of `lora_target_parameters` have none",
+    ),
+    Key(
         "lora_rank_pattern",
         RANKS,
         None,

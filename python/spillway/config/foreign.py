@@ -146,7 +146,7 @@ FROZEN = (
     "not supported: `method: lora` freezes the base but for a head of labels; `method: full` with `trainable` trains "
     "a part"
 )
-PLAIN = "not supported: adapters are plain LoRA or rsLoRA"
+PLAIN = "not supported: adapters are LoRA, rsLoRA or DoRA"
 BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"
 
@@ -180,7 +180,6 @@ OF_PEFT = {
     "task_type": "not needed: the model is a causal language model",
     "trainable_token_indices": FROZEN,
     "use_bdlora": PLAIN,
-    "use_dora": PLAIN,
     "use_qalora": PLAIN,
     "velora_config": PLAIN,
 }

@@ -3,7 +3,7 @@ lists it. A value that is the name of a key of ours means the same as that key."
 
 from __future__ import annotations
 
-ADAPTERS = "not supported: adapters are plain LoRA or rsLoRA"
+ADAPTERS = "not supported: adapters are LoRA, rsLoRA or DoRA"
 ATTENTION = "not needed: layers use PyTorch's attention, and on a GPU its flash attention if it applies"
 BATCHES = "`per_device_train_batch_size` times `gradient_accumulation_steps` rows in each process"
 COLUMNS = "not needed: columns are found by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
@@ -94,7 +94,7 @@ AXOLOTL = {
     "pad_to_sequence_len": "not needed: rows are padded to the longest of their micro-batch",
     "peft_init_lora_weights": "not supported: A is drawn from `seed`, B is zero",
     "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
-    "peft_use_dora": ADAPTERS,
+    "peft_use_dora": "use_dora",
     "peft_use_rslora": "use_rslora",
     "plugins": "not supported: `spillway train` has no plug-ins; Axolotl itself takes Spillway as one",
     "pretraining_dataset": "`dataset` with rows of text; `packing: true` joins them",
@@ -339,7 +339,7 @@ SHARED = {
     ),
     "LoraConfig": (
         "alpha_pattern", "lora_alpha", "lora_dropout", "r", "rank_pattern", "target_modules", "target_parameters",
-        "use_rslora",
+        "use_dora", "use_rslora",
     ),
 }  # fmt: skip
 

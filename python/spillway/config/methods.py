@@ -19,7 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 ROTATION = 20  # updates
 MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
-OWN["use_rslora"] = "lora"
+OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:

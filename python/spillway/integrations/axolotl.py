@@ -44,7 +44,7 @@ TAKEN = ("revision", "quantization_config", "trust_remote_code")  # keywords of 
 SIZES = ("tensor_parallel_size", "context_parallel_size", "expert_parallel_size")  # refused above 1
 ADVISED = (  # by the table of front ends
     "embedding_lr", "embedding_lr_scale", "fp8", "lora_modules_to_save", "loraplus_lr_ratio", "lr_groups",
-    "peft_init_lora_weights", "peft_layers_to_transform", "peft_use_dora", "qat", "relora", "rope_scaling",
+    "peft_init_lora_weights", "peft_layers_to_transform", "qat", "relora", "rope_scaling",
 )  # fmt: skip
 PLACES = "the keys of `spillway` say where bytes lie"
 CODE = "layers run the library's own code"
@@ -137,8 +137,7 @@ def list_keys(cfg: Any) -> dict[str, Any]:
         keys = {"method": "lora", **{name: cfg[name] for name in LORA_KEYS if cfg[name] is not None}}
         if targets := "all-linear" if cfg.lora_target_linear else cfg.lora_target_modules:
             keys["lora_target_modules"] = targets
-        if cfg.peft_use_rslora:
-            keys["use_rslora"] = True
+        keys |= {name: True for name in ("use_rslora", "use_dora") if cfg[f"peft_{name}"]}
         if cfg.lora_model_dir:
             keys["lora_adapter"] = cfg.lora_model_dir
     if cfg.sample_packing:

@@ -17,6 +17,7 @@ TAKEN = {
     "target_modules": "lora_target_modules",
     "target_parameters": "lora_target_parameters",
     "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
     "rank_pattern": "lora_rank_pattern",
     "alpha_pattern": "lora_alpha_pattern",
 }

@@ -98,10 +98,8 @@ def test_sft_trainer_puts_the_adapters_of_a_peft_config_on_experts(given: Path, 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (
-            {"use_dora": True, "target_parameters": None},
-            "use_dora=True is not taken: adapters are plain LoRA or rsLoRA",
-        ),
+        ({"use_dora": True}, "use_dora: adapters of lora_target_parameters"),
+        ({"lora_bias": True}, "lora_bias=True is not taken: adapters are LoRA, rsLoRA or DoRA"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save=.* is not taken: .*freezes the base"),
         ({"init_lora_weights": "gaussian"}, "init_lora_weights='gaussian' is not taken: adapters start"),
         ({"target_modules": ".*q_proj"}, "target_modules='.*q_proj' is not taken: .*ends of their names"),

@@ -54,7 +54,7 @@ def adapt_in_memory(model: Any, targets: Any, **asked: Any) -> Any:
 def compare(kind: str, directory: Path, targets: list[str], form: str | None = None, **more: Any) -> None:
     """Losses, gradient norms and adapters of ten steps with accumulation, clipping and decay."""
     routers, asked = more.pop("routers", {}), more.pop("asked", {})  # `asked`: by PEFT's names
-    keys = {name if name == "use_rslora" else f"lora_{name}": value for name, value in asked.items()}
+    keys = {name if name.startswith("use_") else f"lora_{name}": value for name, value in asked.items()}
     config = tiny_config(kind, False, num_hidden_layers=2, **SIZES.get(kind, {}), **routers)
     config.use_cache = False
     both_ways.save(config, directory / "model", 7)
@@ -128,6 +128,7 @@ OTHER_RANKS: dict[str, dict[str, Any]] = {
     },
     "both": {"use_rslora": True, "rank_pattern": {"experts.gate_up_proj": 9}, "alpha_pattern": {"q_proj": 2.5}},
 }
+OTHER_RANKS["dora"] = {"target_parameters": [], "use_dora": True, "rank_pattern": {"q_proj": 2}}
 OTHER_RANKS["dense"] = {
     "target_parameters": [], "use_rslora": True, "alpha_pattern": {"v_proj": 3}, "rank_pattern": {"0.*.q_proj": 7},
 }  # fmt: skip
@@ -137,10 +138,49 @@ OTHER_RANKS["dense"] = {
 @pytest.mark.parametrize("asked", OTHER_RANKS, ids=OTHER_RANKS.keys())
 def test_adapters_of_other_ranks_and_factors_equal_peft(asked: str, place: str, tmp_path: Path) -> None:
     more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
-    kind = "llama" if asked == "dense" else "qwen3_moe"
+    kind = "llama" if asked in ("dense", "dora") else "qwen3_moe"
     compare(kind, tmp_path, ["q_proj", "v_proj"], asked=OTHER_RANKS[asked], **more)
     saved, expected = (json.loads((tmp_path / name / ADAPTER_CONFIG).read_text()) for name in ("saved", "expected"))
-    assert all(saved[name] == expected[name] for name in ("use_rslora", "rank_pattern", "alpha_pattern", "r"))
+    assert all(
+        saved[name] == expected[name] for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "r")
+    )
+
+
+@pytest.mark.parametrize(("kind", "form"), [("qwen2", "nf4"), ("gpt2", None)])
+def test_dora_equals_peft_on_what_the_base_stands_for(kind: str, form: str | None, tmp_path: Path) -> None:
+    """Linear layers with biases; of gpt2 they are Conv1D, whose weight has its inputs as rows."""
+    targets = ["c_attn"] if kind == "gpt2" else ["q_proj", "down_proj"]
+    asked = {"target_parameters": [], "use_dora": True, "use_rslora": True}
+    still = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0) if kind == "gpt2" else {}
+    compare(kind, tmp_path, targets, form, asked=asked, routers=still, placement="path", storage=tmp_path)
+
+
+def test_dora_is_continued_checked_and_merged_to_the_bits_of_peft(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "24", "--use_dora", "--compute_dtype", "fp32"]
+    words += ["--lora_target_modules", "q_proj", "--lora_dropout", "0", "--learning_rate", "1e-2"]
+    first, second, on_path = tmp_path / "first", tmp_path / "second", real_runs.on_path(tmp_path / "path")
+    assert real_runs.here(given, first, *words, "--max_steps", "2", *on_path) == 0
+    assert real_runs.here(given, second, *words, "--max_steps", "2", "--save_steps", "1") == 0
+    assert (first / ADAPTER).read_bytes() == (second / ADAPTER).read_bytes()
+    device = ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB", "--max_steps", "2"]
+    assert real_runs.here(given, tmp_path / "device", *words, *device) == 0
+    assert (first / ADAPTER).read_bytes() == (tmp_path / "device" / ADAPTER).read_bytes()
+    resumed = [*words, "--max_steps", "2", "--resume_from_checkpoint", str(second / "checkpoint-1")]
+    assert real_runs.here(given, tmp_path / "third", *resumed) == 0
+    assert (first / ADAPTER).read_bytes() == (tmp_path / "third" / ADAPTER).read_bytes()
+    again = [*words, "--max_steps", "1", "--lora_adapter", str(first), "--load_in_4bit"]
+    assert real_runs.here(given, tmp_path / "next", *again, "--learning_rate", "0") == 0
+    began, ended = load_file(first / ADAPTER), load_file(tmp_path / "next" / ADAPTER)
+    assert any("magnitude" in name for name in began)
+    assert began.keys() == ended.keys() and all(torch.equal(ended[name], tensor) for name, tensor in began.items())
+    assert real_runs.here(given, tmp_path / "check", *words, "--load_in_4bit", "--max_steps", "2", verb="check") == 0
+    capsys.readouterr()
+    assert real_runs.here(given, tmp_path / "other", *again, "--use_dora", "false") == 2
+    assert "use_dora: it is False, and " in capsys.readouterr().err
+    assert main(["merge", str(first), "--to", str(tmp_path / "merged"), "--weight_dtype", "fp32"]) == 0
+    require_equal(load_merged(tmp_path / "merged"), merge_by_peft(given / "model", first, "fp32"))
 
 
 def test_expert_adapters_in_tiles_equal_peft(tmp_path: Path) -> None:
@@ -225,7 +265,7 @@ def test_expert_adapters_of_peft_merge_to_the_bits_of_peft(kind: str, asked: dic
         (["--lora_target_parameters", "experts.up"], "experts.up names no parameter of .*mlp.experts.gate_up_proj"),
         (["--lora_target_parameters", "mlp.gate.weight"], "mlp.gate.weight finds .* which is not one"),
         (["--lora_dropout", "0.1"], "lora_dropout: it is 0.1, .* give 0"),
-        (["--use_dora", "true"], "use_dora.*adapters are plain LoRA"),
+        (["--use_dora", "true"], "use_dora: adapters of lora_target_parameters have no lengths of rows"),
         (["--lora_rank_pattern", '{"o_prj": 2}'], "lora_rank_pattern: o_prj names no layer .* are on mlp.experts.down"),
         (["--lora_alpha_pattern", '{"experts.up": 2}'], "lora_alpha_pattern: experts.up names no layer"),
         (["--lora_rank_pattern", '{"q_proj": 0}'], "lora_rank_pattern: got .* expects a mapping from names to whole"),
@@ -248,7 +288,6 @@ def test_settings_that_expert_adapters_lack_are_refused_by_name(
 
 
 SAVED: dict[str, dict[str, Any]] = {
-    "use_dora": {"use_dora": True, "target_parameters": None},  # PEFT has none on experts
     "modules_to_save": {"modules_to_save": ["lm_head"]},
 }
 

@@ -53,10 +53,12 @@ ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights, as the engine names them
 NAME = "default"  # of the adapter in the modules; files do not have it
 Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
+MAGNITUDE = ".lora_magnitude_vector"  # of DoRA, in the name of a parameter
 PREFIX = "base_model.model."  # of names in PEFT's files
 FACTORS = {  # keys that give an adapter's product its factor, and PEFT's names
     "lora_alpha": "lora_alpha",
     "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
     "lora_rank_pattern": "rank_pattern",
     "lora_alpha_pattern": "alpha_pattern",
 }
@@ -73,6 +75,8 @@ class Adapters:
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     head: list[str] = field(default_factory=list)  # of a head of labels, which is trained whole and saved beside them
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
+    transposed: set[str] = field(default_factory=set)  # parameters of adapters whose base has its inputs as rows
+    kept: torch.dtype = torch.float32  # the type of the base
     config: Any = None  # PEFT's, with the modules that were found
     notice: str = ""  # the notice of layers without adapters
 
@@ -173,14 +177,19 @@ class Adapters:
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         values: dict[int, torch.Tensor] = {}
+        self.kept = kept
         for place, layer in list(model.named_modules()):
             if not isinstance(layer, BaseTunerLayer):
                 continue
-            for name, value in drawn[id(layer)].items():
+            for name in list_adapter_names(layer, NAME):
+                value = drawn[id(layer)].get(name)
+                value = model.get_parameter(f"{place}.{name}") if value is None else value  # `measure_rows` has it
                 owner, _, own = name.rpartition(".")
                 meta = nn.Parameter(torch.empty_like(value, dtype=dtype, device="meta"))
                 model.get_submodule(f"{place}.{owner}")._parameters[own] = meta
                 values[id(meta)] = value.to(kept).float()  # as PEFT rounds them where the base is not of fp32
+                if getattr(layer, "fan_in_fan_out", False):
+                    self.transposed.add(f"{place}.{name}")
         self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
         self.names = list(self.begun)
 
@@ -189,12 +198,19 @@ class Adapters:
         numbers = tensor_numbers(description)
         if saved is not None:
             self.take_saved(saved, {name: numbers[name][1] for name in self.head})
-        for name in self.begun:
+        for name, value in self.begun.items():
+            values = self.measure_rows(engine, numbers, name) if value.is_meta else value
             try:
-                engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+                engine.store_tensor(numbers[name][0], 0, values.view(-1))
             except ValueError as error:
                 raise InputError(f"{saved or 'the adapters'}: {error}") from error
         self.begun = {}
+
+    def measure_rows(self, engine: Engine, numbers: dict[str, Any], name: str) -> torch.Tensor:
+        """The first magnitudes of DoRA: the lengths of the rows of the base's weight."""
+        number, shape = numbers[f"{name.partition(MAGNITUDE)[0]}.weight"]
+        weight = fetched(engine, number, shape).view(*shape)
+        return torch.linalg.norm(weight, dim=0 if name in self.transposed else 1).to(self.kept).float()
 
     def take_saved(self, directory: Path, head: dict[str, list[int]]) -> None:
         """First values from PEFT's file. InputError where it is missing or holds other adapters. `head`: shapes of the
@@ -220,12 +236,11 @@ class Adapters:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
         saved = read_json(path) if path.is_file() else {}
         whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
-        for name in ("use_dora", "modules_to_save"):
-            if saved.get(name) and (name != "modules_to_save" or whole):
-                raise InputError(
-                    f"{path}: {name} is {saved[name]}, and adapters are plain LoRA or rsLoRA here. Merge these into "
-                    "their base with PEFT, and train new ones on that"
-                )
+        if whole:
+            raise InputError(
+                f"{path}: modules_to_save is {saved['modules_to_save']}, and the base is frozen here. Merge these "
+                "adapters into their base with PEFT, and train new ones on that"
+            )
         for key, name in FACTORS.items() if saved else ():
             before, now = saved.get(name), getattr(self.config, name)
             if (before or None) != (now or None):
@@ -287,7 +302,7 @@ def fetched(engine: Engine, number: int, shape: Sequence[int]) -> torch.Tensor:
 
 def file_name(name: str) -> str:
     """The name that an adapter's parameter has in PEFT's files."""
-    return PREFIX + name.replace(f".{NAME}", "")
+    return PREFIX + name.replace(f"{MAGNITUDE}.{NAME}.weight", MAGNITUDE).replace(f".{NAME}", "")
 
 
 def adapters_of(config: Config) -> Adapters | None:
@@ -302,6 +317,7 @@ def adapters_of(config: Config) -> Adapters | None:
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
         "target_parameters": list(config.lora_target_parameters) or None,
         "use_rslora": config.use_rslora,
+        "use_dora": config.use_dora,
         "rank_pattern": dict(config.lora_rank_pattern or {}),
         "alpha_pattern": dict(config.lora_alpha_pattern or {}),
     }
