@@ -70,6 +70,7 @@ def compare(kind: str, directory: Path, targets: list[str], form: str | None = N
         steps = [session.step(step, both_ways.RATE) for step in work]
         (directory / "saved").mkdir()
         session.save_model(directory / "saved")
+        evaluated = session.evaluate(work[0])
     finally:
         session.close()
     norms: list[float] = []
@@ -94,6 +95,11 @@ def compare(kind: str, directory: Path, targets: list[str], form: str | None = N
     base = both_ways.load(directory / "model")
     again = peft.PeftModel.from_pretrained(base if form is None else round_layers(base, form), directory / "saved")
     torch.testing.assert_close(again(ids).logits, plain.eval()(ids).logits, rtol=1e-4, atol=1e-5)
+    if not both_ways.asks_for_routers(plain):  # PEFT's merged model, and the engine's evaluation before it closed
+        merged, tokens = again.merge_and_unload().eval(), evaluated[1]
+        with torch.no_grad():
+            expected_loss = sum(float(both_ways.plain_loss(merged, piece, tokens)) for piece in work[0])
+        assert evaluated[0] / tokens == pytest.approx(expected_loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", some(SIZES, ["qwen3_moe", "mixtral", "gpt_oss"]))
@@ -164,8 +170,7 @@ def test_dora_is_continued_checked_and_merged_to_the_bits_of_peft(
     assert real_runs.here(given, first, *words, "--max_steps", "2", *on_path) == 0
     assert real_runs.here(given, second, *words, "--max_steps", "2", "--save_steps", "1") == 0
     assert (first / ADAPTER).read_bytes() == (second / ADAPTER).read_bytes()
-    device = ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB", "--max_steps", "2"]
-    assert real_runs.here(given, tmp_path / "device", *words, *device) == 0
+    assert real_runs.here(given, tmp_path / "device", *words, *DEVICE, "--max_steps", "2") == 0
     assert (first / ADAPTER).read_bytes() == (tmp_path / "device" / ADAPTER).read_bytes()
     resumed = [*words, "--max_steps", "2", "--resume_from_checkpoint", str(second / "checkpoint-1")]
     assert real_runs.here(given, tmp_path / "third", *resumed) == 0
@@ -194,10 +199,14 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+DEVICE = ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB"]
+
+
+@pytest.mark.parametrize("device", some([[], DEVICE], [[]]), ids=["cpu", "simulated"])
 def test_expert_adapters_killed_and_resumed_on_a_path_end_as_in_memory(
-    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    device: list[str], given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*WORDS, "--load_in_4bit", "--max_steps", "8", "--save_steps", "3"]
+    words = [*WORDS, "--load_in_4bit", "--max_steps", "8", "--save_steps", "3", *device]
     monkeypatch.setenv("DIES_AFTER", str(seeds.instants("expert-adapters").uniform(0.005, 0.2)))
     expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
@@ -208,7 +217,7 @@ def test_placement_and_device_change_no_bit_of_expert_adapters(given: Path, tmp_
         "dram": [],
         "half": real_runs.on_path(tmp_path / "half-path"),
         "path": [*real_runs.storage_in(tmp_path / "path-path"), "--placement", "path"],
-        "device": ["--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB"],
+        "device": DEVICE,
     }
     for place, more in places.items():
         assert real_runs.here(given, tmp_path / place, *words, *more) == 0
