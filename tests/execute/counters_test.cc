@@ -40,6 +40,7 @@ TEST(Counters, TellOfTheDeviceAndOfNoPath) {
   execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
   test::fill(run, planned);
   test::train_step(run, planned);
+  run.flush();
   const auto found = json::parse(counters(run.counted(), planned.budget));
   EXPECT_GT(found["device"]["to_device"].get<Bytes>(), 0U);
   EXPECT_FALSE(found.contains("paths"));

@@ -165,6 +165,10 @@ def check_method(config: Config) -> None:
             f"lora_dropout: it is {config.lora_dropout}, and adapters of lora_target_parameters have no dropout, as in "
             "PEFT; give 0"
         )
+    if config.lora_target_parameters and config.use_dora:
+        raise InputError(
+            "use_dora: adapters of lora_target_parameters have no lengths of rows, as in PEFT; leave it out"
+        )
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
     check_base_form(config)

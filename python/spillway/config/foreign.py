@@ -27,6 +27,8 @@ PRECOMPUTED = "not needed: a first pass always computes the reference's log-prob
 NESTED = "its name is `bnb_4bit_use_double_quant`"
 OF_DPO = "not supported: `loss_type` lists the losses that Spillway has for DPO"
 
+AUXILIARY = "not needed: config.json has the value, and its `output_router_logits` turns the loss on"
+
 OF_TRAINERS = {
     "accelerator_config": WHERE,
     "activation_checkpointing_kwargs": RECOMPUTE,
@@ -114,7 +116,7 @@ OF_TRAINERS = {
     "ref_model_sync_steps": REFERENCE,
     "remove_unused_columns": "not needed: other columns are ignored",
     "restore_callback_states_from_checkpoint": "not needed: only `report_to` has callbacks",
-    "router_aux_loss_coef": "not needed: config.json has the value, and its `output_router_logits` turns the loss on",
+    "router_aux_loss_coef": AUXILIARY,
     "rpo_alpha": OF_DPO,
     "run_name": ROWS,
     "save_on_each_node": "not needed: rank 0 writes `output_dir`",
@@ -144,13 +146,12 @@ FROZEN = (
     "not supported: `method: lora` freezes the base but for a head of labels; `method: full` with `trainable` trains "
     "a part"
 )
-PLAIN = "not supported: adapters are plain LoRA, with one `lora_r`, `lora_alpha` and `lora_dropout` for all layers"
+PLAIN = "not supported: adapters are LoRA, rsLoRA or DoRA"
 BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"
 
 OF_PEFT = {
     "alora_invocation_tokens": PLAIN,
-    "alpha_pattern": PLAIN,
     "arrow_config": PLAIN,
     "auto_mapping": "not needed: the adapters' own file names their model",
     "bias": FROZEN,
@@ -175,19 +176,38 @@ OF_PEFT = {
     "peft_type": "`method: lora`",
     "peft_version": "not needed: Spillway uses the installed PEFT",
     "qalora_group_size": PLAIN,
-    "rank_pattern": PLAIN,
     "runtime_config": PLAIN,
     "task_type": "not needed: `objective` decides the head of the model",
     "trainable_token_indices": FROZEN,
     "use_bdlora": PLAIN,
-    "use_dora": PLAIN,
     "use_qalora": PLAIN,
-    "use_rslora": "not supported: multiply `lora_alpha` by the square root of `lora_r` instead",
     "velora_config": PLAIN,
+}
+
+BALANCE = (
+    "not supported: the biases by which routers choose experts (`e_score_correction_bias`) keep the values of the "
+    "checkpoint, as in transformers"
+)
+Z_LOSS = "not supported: no z-loss is added"
+CAPACITY = "not supported: an expert computes all tokens that its router sends, as in the decoders of transformers"
+
+OF_EXPERTS = {  # of Megatron, ms-swift and libraries of experts
+    "capacity_factor": CAPACITY,
+    "expert_capacity": CAPACITY,
+    "expert_capacity_factor": CAPACITY,
+    "moe_aux_loss_coeff": AUXILIARY,
+    "moe_expert_capacity_factor": CAPACITY,
+    "moe_pad_expert_input_to_capacity": CAPACITY,
+    "moe_router_bias_update_rate": BALANCE,
+    "moe_router_enable_expert_bias": BALANCE,
+    "moe_token_drop_policy": CAPACITY,
+    "moe_z_loss_coeff": Z_LOSS,
+    "router_z_loss_coef": Z_LOSS,
 }
 
 # Names in other trainers' configurations, and the key that means the same.
 RENAMED = {
+    "alpha_pattern": "lora_alpha_pattern",
     "base_model": "model",
     "base_model_name_or_path": "model",
     "batch_size": "per_device_train_batch_size",
@@ -208,6 +228,7 @@ RENAMED = {
     "overwrite_output_dir": "overwrite",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "r": "lora_r",
+    "rank_pattern": "lora_rank_pattern",
     "revision": "model_revision",
     "sample_packing": "packing",
     "sequence_len": "max_length",
@@ -224,7 +245,8 @@ def name_key(own: str) -> str:
     return f"its name is `{own}`"
 
 
-FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | {name: name_key(own) for name, own in RENAMED.items()}).items()))
+RENAMES = {name: name_key(own) for name, own in RENAMED.items()}
+FOREIGN = dict(sorted((OF_TRAINERS | OF_PEFT | OF_EXPERTS | RENAMES).items()))
 
 
 def advise(name: str) -> str:

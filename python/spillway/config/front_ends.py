@@ -3,7 +3,7 @@ lists it. A value that is the name of a key of ours means the same as that key."
 
 from __future__ import annotations
 
-ADAPTERS = "not supported: adapters are plain LoRA, with `lora_r`, `lora_alpha` and `lora_dropout`"
+ADAPTERS = "not supported: adapters are LoRA, rsLoRA or DoRA"
 ATTENTION = "not needed: layers use PyTorch's attention, and on a GPU its flash attention if it applies"
 BATCHES = "`per_device_train_batch_size` times `gradient_accumulation_steps` rows in each process"
 COLUMNS = "not needed: Spillway finds columns by name, or by `dataset_text_field`, `prompt_field` and `messages_field`"
@@ -94,8 +94,8 @@ AXOLOTL = {
     "pad_to_sequence_len": "not needed: rows are padded to the longest of their micro-batch",
     "peft_init_lora_weights": "not supported: `seed` draws the matrix A, and the matrix B is zero",
     "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
-    "peft_use_dora": ADAPTERS,
-    "peft_use_rslora": "not supported: give `lora_alpha` times the square root of `lora_r`",
+    "peft_use_dora": "use_dora",
+    "peft_use_rslora": "use_rslora",
     "plugins": "not supported: `spillway train` has no plug-ins; Axolotl itself takes Spillway as one",
     "pretraining_dataset": "`dataset` with rows of text; `packing: true` joins them",
     "profiler_steps": DEBUGGING,
@@ -338,7 +338,8 @@ SHARED = {
         "use_weighting",
     ),
     "LoraConfig": (
-        "lora_alpha", "lora_dropout", "r", "target_modules", "target_parameters",
+        "alpha_pattern", "lora_alpha", "lora_dropout", "r", "rank_pattern", "target_modules", "target_parameters",
+        "use_dora", "use_rslora",
     ),
 }  # fmt: skip
 

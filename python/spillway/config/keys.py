@@ -6,9 +6,9 @@ whose feature is not in this release stands here too, so that it is refused by n
 
 from __future__ import annotations
 
+from spillway.config.adapter_keys import ADAPTERS
 from spillway.config.hub_keys import UPLOAD
 from spillway.config.key import (
-    BETA,
     NOT_NEGATIVE,
     OPTIMIZER,
     POSITIVE,
@@ -41,7 +41,6 @@ from spillway.config.values import (
     STEPS,
     STORAGE,
     TEXT,
-    TEXTS,
     choice,
     whole,
 )
@@ -379,31 +378,7 @@ GROUPS: dict[str, list[Key]] = {
             "never written. `lsp`: the matrices of layers in small subspaces (arXiv 2406.10181), with gradients and "
             "moments of d x d instead of m x n. Every weight is trained",
         ),
-        Key("lora_r", whole(1), None, "rank of the adapters", "16"),
-        Key("lora_alpha", whole(1), None, "factor of the adapters' product: `lora_alpha` / `lora_r`", "32"),
-        Key("lora_dropout", BETA, None, "dropout of the adapters' input", "0.05"),
-        Key(
-            "lora_target_modules",
-            TEXTS,
-            [],
-            "names, or ends of names, of the linear layers that get an adapter, or `all-linear`. Several may be given",
-            "PEFT's own for the model type",
-        ),
-        Key(
-            "lora_target_parameters",
-            TEXTS,
-            [],
-            "names, or ends of names, of the parameters with the experts of a layer, such as `mlp.experts.down_proj`. "
-            "Each expert gets an adapter; may be given several times. Without `lora_target_modules` these train alone",
-            "none",
-        ),
-        Key(
-            "lora_adapter",
-            TEXT,
-            None,
-            "directory of adapters of a run or PEFT, of the same rank, factor and targets, that a new run begins with",
-            "PEFT's first values",
-        ),
+        *ADAPTERS,
         Key(
             "load_in_4bit",
             FLAG,

@@ -19,6 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 ROTATION = 20  # updates
 MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
+OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
 def check(config: Config) -> None:
     """Raises InputError naming the first key that is another method's, or cannot be as it is."""
     for name, method in OWN.items():
-        if config.method != method and getattr(config, name) not in (None, []):
+        if config.method != method and getattr(config, name) != KEYS[name].default:
             raise InputError(f"{name}: it is for method {method}, and the method is {config.method}")
 
 

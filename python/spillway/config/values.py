@@ -139,6 +139,24 @@ def parse_mapping(value: Any) -> dict[str, Any]:
     return {str(key): number_if_it_is(item) for key, item in value.items()}
 
 
+def parse_numbers(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callable[[Any], dict[str, Any]]:
+    """A parser of mappings from regular expressions to numbers that `accept` takes."""
+
+    def parse_all(value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            value = parse_json(value)
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return {parse_pattern(name): within(parse, accept)(item) for name, item in value.items()}
+
+    return parse_all
+
+
+def parse_factor(value: Any) -> int | float:
+    number = parse_number(value)
+    return int(number) if number == int(number) else number
+
+
 def number_if_it_is(value: Any) -> Any:
     """YAML reads 1e-6 as text; here it is a number."""
     if not isinstance(value, str):
@@ -306,6 +324,14 @@ SIZE = Kind("a size such as 4GiB, 512MiB, 4GB, 512MB or plain bytes", parse_size
 STEPS = Kind("-1 or a whole number, 1 or more", within(parse_whole, lambda value: value == -1 or value >= 1))
 INTERVAL = Kind("a whole number of steps, or a share of all steps below 1", parse_interval)
 MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
+RANKS = Kind(
+    "a mapping from names to whole numbers, 1 or more, such as {q_proj: 8}",
+    parse_numbers(parse_whole, lambda value: value >= 1),
+)
+FACTORS = Kind(
+    "a mapping from names to numbers above 0, such as {q_proj: 16}",
+    parse_numbers(parse_factor, lambda value: value > 0),
+)
 NAMES = Kind(
     "different names as texts, such as {0: negative, 1: positive} (quote yes and no, which YAML reads as flags)",
     parse_names,

@@ -35,15 +35,16 @@ def advice(words: str) -> str:
 
 
 ADAPTERS = ("lora", "qlora")
-LORA_KEYS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_parameters")
+LORA_KEYS = (
+    "lora_r", "lora_alpha", "lora_dropout", "lora_target_parameters", "lora_rank_pattern", "lora_alpha_pattern",
+)  # fmt: skip
 LORA_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 PAD_TO = 64  # Axolotl's default of `pad_to_multiple_of`
 TAKEN = ("revision", "quantization_config", "trust_remote_code")  # keywords of from_pretrained that go on to `load`
 SIZES = ("tensor_parallel_size", "context_parallel_size", "expert_parallel_size")  # refused above 1
 ADVISED = (  # by the table of front ends
     "embedding_lr", "embedding_lr_scale", "fp8", "lora_modules_to_save", "loraplus_lr_ratio", "lr_groups",
-    "peft_init_lora_weights", "peft_layers_to_transform", "peft_use_dora", "peft_use_rslora", "qat", "relora",
-    "rope_scaling",
+    "peft_init_lora_weights", "peft_layers_to_transform", "qat", "relora", "rope_scaling",
 )  # fmt: skip
 PLACES = "the keys of `spillway` say where bytes lie"
 CODE = "layers run the library's own code"
@@ -58,8 +59,9 @@ REFUSED = {
     **dict.fromkeys(("experts_implementation", "fused_attn_kernel", "fp32_norms", "use_onebitllms"), CODE),
     **dict.fromkeys(("fix_untrained_tokens", "gptq", "model_quantization_config", "quantize_moe_experts"), LOADED),
     **dict.fromkeys(("overrides_of_model_config", "reinit_weights"), LOADED),
-    **dict.fromkeys(("loftq_config", "lora_alpha_pattern", "lora_rank_pattern"), advice(front_ends.ADAPTERS)),
-    **dict.fromkeys(("peft_layer_replication", "peft_trainable_token_indices"), advice(front_ends.ADAPTERS)),
+    **dict.fromkeys(
+        ("loftq_config", "peft_layer_replication", "peft_trainable_token_indices"), advice(front_ends.ADAPTERS)
+    ),
     **{name: advice(front_ends.AXOLOTL[name]) for name in ADVISED},
 }
 
@@ -135,6 +137,7 @@ def list_keys(cfg: Any) -> dict[str, Any]:
         keys = {"method": "lora", **{name: cfg[name] for name in LORA_KEYS if cfg[name] is not None}}
         if targets := "all-linear" if cfg.lora_target_linear else cfg.lora_target_modules:
             keys["lora_target_modules"] = targets
+        keys |= {name: True for name in ("use_rslora", "use_dora") if cfg[f"peft_{name}"]}
         if cfg.lora_model_dir:
             keys["lora_adapter"] = cfg.lora_model_dir
     if cfg.sample_packing:

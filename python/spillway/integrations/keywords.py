@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spillway.errors import InputError
+from spillway.integrations.peft_configs import translate_peft
 
 NO_CACHE = "give no `use_cache`: training keeps no keys and values, and generation runs without them"
 PLACED = (
@@ -95,6 +96,8 @@ def translate(keywords: dict[str, Any]) -> dict[str, Any]:
         set_once(keys, "device", device, "device_map")
     for name, value in translate_quantisation(keys.pop("quantization_config", None)).items():
         set_once(keys, name, value, "quantization_config")
+    for name, value in translate_peft(keys.pop("peft_config", None)).items():
+        set_once(keys, name, value, "peft_config")
     return keys
 
 

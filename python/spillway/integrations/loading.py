@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -25,6 +25,9 @@ from spillway.model.meta.image_tower import list_arguments
 from spillway.model.source import hub
 from spillway.model.source.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
 from spillway.report import tables
+
+if TYPE_CHECKING:
+    from spillway.model.meta.meta_model import MetaModel
 
 LOGGER = transformers.logging.get_logger("spillway")
 
@@ -70,14 +73,23 @@ class Origin:
         self,
         config: Config,
         given: set[str],
-        carried: frozenset[str],
+        meta_model: MetaModel,
         images: RowsWithImages,
         server: Server | None = None,
     ) -> None:
         self.config, self.images = config, images
         self.server = server  # that completions are sampled on; None: this process samples
-        self.carried = carried  # names of parameters of other modalities than text
+        self.carried = meta_model.carried_names  # names of parameters of other modalities than text
         self.given = given  # names of the keys that were said
+        self._meta_model = meta_model
+
+    def add_adapters(self, config: Config, given: set[str]) -> None:
+        """Puts the adapters of `config`, whose keys `given` were said, into the loaded model."""
+        checks.check_method(config)
+        adapters = adapters_of(config)
+        assert adapters is not None
+        adapters.like(self._meta_model)
+        self.config, self.given = config, self.given | given
 
     def __deepcopy__(self, memo: Any) -> Origin:
         return self
@@ -97,8 +109,8 @@ def load(
     nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the vocabulary's, for
     Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. `images=True`: rows have
     images, for Trainer and SFTTrainer. The plan prepares all rows once to find the largest; with `images=100` it
-    prepares the first 100. `generation=Server(URL)`: the server that GRPOTrainer samples on. InputError for anything
-    else.
+    prepares the first 100. `peft_config`: a LoraConfig in place of `method="lora"` and its neighbours.
+    `generation=Server(URL)`: the server that GRPOTrainer samples on. InputError for anything else.
     """
     kind, labels, images = choose_task(keys), choose_labels(keys), keys.pop("images", None)
     server = choose_server(keys)
@@ -139,7 +151,7 @@ def load(
         freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, model_config)
     told = choose_images(images, model, labels)
-    model.spillway_origin = Origin(config, set(given), meta_model.carried_names, told, server)
+    model.spillway_origin = Origin(config, set(given), meta_model, told, server)
     make_callable(model)
     return model
 

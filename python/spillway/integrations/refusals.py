@@ -36,7 +36,8 @@ NOT_LOADED = (
 )
 ADAPTERS = (
     "adapters stream with the model that load makes, which puts PEFT's into it: "
-    'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
+    'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"]), or '
+    "load(PATH, peft_config=LoraConfig(...))"
 )
 FROM_TRL = (
     "SFTTrainer",
@@ -89,8 +90,6 @@ def trainer_first(kind: type) -> None:
 def model_first(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Before the library looks at anything: a name would make it load the whole model."""
     model = positional[0] if positional else named.get("model")
-    if named.get("peft_config") is not None:
-        raise InputError(f"peft_config: {ADAPTERS}")
     if type(model).__module__.startswith("peft."):
         raise InputError(f"model: it was given to PEFT; {ADAPTERS}")
     if origin_of(model) is None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.integrations import alone, classified, grouped, ranked, referred, refusals
+from spillway.integrations import alone, classified, grouped, peft_configs, ranked, referred, refusals
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
@@ -33,6 +33,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
     def __init__(self, *positional: Any, **named: Any) -> None:
         refusals.trainer_first(type(self))
         refusals.model_first(positional, named)
+        peft_configs.take_adapters(positional, named)
         self._world: World = OneProcess()
         self._pairs = None
         if form := referred.find_form(type(self)):

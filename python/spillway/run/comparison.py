@@ -95,8 +95,8 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         require_memory(model_config, config, layers)
         hub.fetch_weights(config, tell)
         plain_model = load_plain(path, model_config, config)
+        round_base(plain_model, config)  # before adapters, which may begin with lengths of its rows
         carried = choose_learning(plain_model, config, path)
-        round_base(plain_model, config)
         begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
         plain, masters = train_plainly(plain_model, config, work, steps)
         masters = {name: master for name, master in masters.items() if name not in carried}

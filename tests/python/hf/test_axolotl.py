@@ -131,7 +131,7 @@ def test_losses_with_the_plugin_equal_axolotls_own(given: Path, tmp_path: Path, 
         ("tensor_parallel_size", 2),
         ("liger_rope", True),
         ("adapter", "llama-adapter"),
-        ("peft_use_dora", True),
+        ("peft_init_lora_weights", "gaussian"),
     ],
 )
 def test_keys_that_a_streamed_model_cannot_serve_are_refused(key: str, value: Any) -> None:
@@ -148,3 +148,6 @@ def test_keys_of_spillway_precede_those_that_follow_from_axolotls() -> None:
     assert keys["max_length"] == 128  # Axolotl pads to a multiple of 64
     keys = streaming.list_keys(DictDefault({"lora_target_linear": True, "adapter": "lora"}))
     assert keys["lora_target_modules"] == "all-linear"
+    patterns = {"lora_rank_pattern": {"q_proj": 2}, "lora_alpha_pattern": {"q_proj": 4}}
+    keys = streaming.list_keys(DictDefault({"adapter": "lora", "peft_use_dora": True, **patterns}))
+    assert keys["use_dora"] and "use_rslora" not in keys and patterns.items() <= keys.items()

@@ -149,10 +149,10 @@ def test_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
             max_length=48, use_cpu=True, bf16=False, disable_tqdm=True, gradient_checkpointing=False, **NO_ZEROS,
         )  # fmt: skip
 
-    with pytest.raises(InputError, match=r"peft_config: .*method=\"lora\""):
+    with pytest.raises(InputError, match="peft_config: load.. was called with method='lora'; leave one"):
         Streamed(
-            model=loaded(given), args=arguments_of("no"), train_dataset=data, processing_class=tiny.tokenizer(),
-            peft_config=asked(),
+            model=loaded(given, **ASKED), args=arguments_of("no"), train_dataset=data,
+            processing_class=tiny.tokenizer(), peft_config=asked(),
         )  # fmt: skip
     trainers = {}
     for name, kind, model in (

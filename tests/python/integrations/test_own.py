@@ -129,7 +129,7 @@ def plain_step(model: Any, optimizer: Any, batches: list[dict[str, torch.Tensor]
     total = 0.0
     for batch in batches:
         logits = model(batch["input_ids"])
-        logits = logits[0] if isinstance(logits, tuple) else logits
+        logits = logits[0] if isinstance(logits, tuple) else getattr(logits, "logits", logits)
         targets = batch["labels"][:, 1:].flatten()
         loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="sum") / count
         loss.backward()

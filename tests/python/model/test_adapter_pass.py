@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from needs import package
-from spillway.model.adapters.adapter_pass import AdaptedLinear, AdapterForward, replace_forwards
+from spillway.model.adapters.adapter_pass import AdaptedLinear, AdapterForward, MagnitudeForward, replace_forwards
 from spillway.model.layers.linear_pass import replace_linears
 
 peft = package("peft", "LoRA is PEFT's")
@@ -64,6 +64,18 @@ def test_values_and_gradients_are_those_of_peft(bias: bool, dropout: float, more
     replaced = outcome(module, AdapterForward(module, NAME), hidden_of())
     for name, value in own.items():
         torch.testing.assert_close(replaced[name], value, rtol=2e-6, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_magnitudes_are_trained_as_peft_does(bias: bool, dropout: float) -> None:
+    module = adapted(bias=bias, dropout=dropout, use_dora=True)
+    values = []
+    for forward in (own_forward(module), MagnitudeForward(module, NAME)):
+        values.append(outcome(module, forward, hidden_of()))
+        values[-1]["magnitude"] = module.lora_magnitude_vector[NAME].weight.grad.clone()
+    for name, value in values[0].items():
+        torch.testing.assert_close(values[1][name], value, rtol=4e-6, atol=4e-6, msg=name)
 
 
 def test_bf16_is_no_farther_from_fp64_than_peft() -> None:

@@ -208,8 +208,8 @@ def test_keys_of_other_trainers_get_no_spelling_suggestion() -> None:
     package("trl", "its configurations are walked")
     for name in list_fields_of_trainers() - KEYS.keys() - set(ALIASES):
         assert "did you mean" not in unknown_key(name), unknown_key(name)
-    for name, words in (("use_dora", "plain LoRA"), ("modules_to_save", "trainable"), ("use_rslora", "lora_alpha"),
-                        ("loftq_config", "PEFT")):  # fmt: skip
+    for name, words in (("use_qalora", "are LoRA"), ("modules_to_save", "trainable"), ("loftq_config", "PEFT")):
         assert words in unknown_key(name) and "PEFT" in unknown_key(name)
     assert "lora_target_parameters" in unknown_key("target_parameters")
+    assert "lora_rank_pattern" in unknown_key("rank_pattern")
     assert "did you mean 'learning_rate'" in unknown_key("learning_rte")

@@ -381,6 +381,7 @@ def test_several_train_under_a_budget_that_is_too_small_for_one(given: Path, tmp
         ("--method", "lora"),
         CODES,
         (*CODES, "--shard_frozen", "true"),
+        (*CODES, "--shard_frozen", "true", "--use_dora", "true", "--lora_rank_pattern", '{"q_proj": 2}'),
         MUON,
         LSP,
         ("--state_format", "int8", "--weight_dtype", "bf16"),

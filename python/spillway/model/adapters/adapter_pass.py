@@ -1,5 +1,5 @@
-"""The passes of layers with LoRA adapters, in place of PEFT's own: a linear layer (PEFT's `Linear`), and experts that
-are fused into one parameter (PEFT's `ParamWrapper`).
+"""The passes of layers with LoRA adapters, in place of PEFT's own: a linear layer (PEFT's `Linear`), with DoRA or
+without, and experts that are fused into one parameter (PEFT's `ParamWrapper`).
 
 PEFT computes base(x) + B(A(dropout(x))) * scaling with two passes over memory as large as the output. Here the product
 with B adds to the base's output in its epilogue, and the narrow A(x) is scaled. Without dropout a product adds the
@@ -130,6 +130,36 @@ class AdapterForward:
 
 
 @dataclass(frozen=True)
+class MagnitudeForward:
+    """Stands for the forward of a PEFT `Linear` with one adapter of DoRA: magnitude * (W + BA) / |W + BA|, row by row.
+    The lengths of the rows count as constants in backward. PEFT makes BA by a product of the adapter's layers with a
+    unit matrix; here their weights are multiplied."""
+
+    module: Any
+    adapter: str
+
+    def __call__(self, hidden: torch.Tensor, *positional: Any, **named: Any) -> torch.Tensor:
+        module, name = self.module, self.adapter
+        if positional or named or module.disable_adapters or module.merged:
+            own: torch.Tensor = type(module).forward(module, hidden, *positional, **named)
+            return own
+        base, narrow, wide, scaling = module.base_layer, module.lora_A[name], module.lora_B[name], module.scaling[name]
+        weight = base.weight.t() if module.fan_in_fan_out else base.weight
+        with torch.no_grad():
+            whole = torch.addmm(weight, wide.weight, narrow.weight, alpha=scaling)
+            lengths = torch.linalg.norm(whole, dim=1).to(weight.dtype)
+        share = module.lora_magnitude_vector[name].weight / lengths
+        out: torch.Tensor = base(hidden)
+        dropout = module.lora_dropout[name]
+        if isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0:
+            hidden = dropout(hidden)
+            product = nn.functional.linear(hidden, weight)
+        else:
+            product = out if base.bias is None else out - base.bias
+        return out + (share - 1) * product + share * wide(narrow(hidden)) * scaling
+
+
+@dataclass(frozen=True)
 class ExpertsForward:
     """Stands for the forward of a PEFT `ParamWrapper`, which parametrises a parameter; the engine binds plain tensors.
     While the module runs, the sum of the base and its adapter stands in for the parameter. The sum and its gradient
@@ -171,7 +201,9 @@ def replace_forwards(modules: Iterable[nn.Module], adapter: str) -> None:
     from peft.tuners.lora.layer import ParamWrapper
 
     for module in modules:
-        if type(module) is Linear:
+        if type(module) is Linear and module.use_dora.get(adapter):
+            module.forward = MagnitudeForward(module, adapter)  # type: ignore[assignment]
+        elif type(module) is Linear:
             module.forward = AdapterForward(module, adapter)  # type: ignore[assignment]
         elif type(module) is ParamWrapper:
             module.forward = ExpertsForward(module, adapter)  # type: ignore[assignment]

@@ -23,9 +23,16 @@ from spillway._engine import Description
 from spillway.base.documents import read_json
 from spillway.errors import InputError, first_line
 from spillway.model.adapters.adapter_pass import replace_forwards
-from spillway.model.adapters.lora_targets import check_parameters, choose_targets, find_linears
+from spillway.model.adapters.lora_targets import (
+    check_parameters,
+    choose_targets,
+    find_linears,
+    join_names,
+    name_in_layer,
+)
 from spillway.model.checkpoint.files import tensor_numbers
 from spillway.model.meta.building import build
+from spillway.model.meta.meta_model import bare_name, pattern
 from spillway.model.meta.score_head import HEAD
 from spillway.model.meta.text_tower import tower_name
 from spillway.model.source.model_code import call_model
@@ -46,7 +53,15 @@ ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights, as the engine names them
 NAME = "default"  # of the adapter in the modules; files do not have it
 Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
+MAGNITUDE = ".lora_magnitude_vector"  # of DoRA, in the name of a parameter
 PREFIX = "base_model.model."  # of names in PEFT's files
+FACTORS = {  # keys that give an adapter's product its factor, and PEFT's names
+    "lora_alpha": "lora_alpha",
+    "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
+    "lora_rank_pattern": "rank_pattern",
+    "lora_alpha_pattern": "alpha_pattern",
+}
 HEADS = ("classifier", HEAD)  # PEFT's names of modules that such a task saves whole
 
 
@@ -60,6 +75,8 @@ class Adapters:
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     head: list[str] = field(default_factory=list)  # of a head of labels, which is trained whole and saved beside them
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
+    transposed: set[str] = field(default_factory=set)  # parameters of adapters whose base has its inputs as rows
+    kept: torch.dtype = torch.float32  # the type of the base
     config: Any = None  # PEFT's, with the modules that were found
     notice: str = ""  # the notice of layers without adapters
 
@@ -75,7 +92,23 @@ class Adapters:
         made.adapt(meta_model)
         made.begun = {}
 
+    def like_largest(self, small: MetaModel, model: nn.Module) -> None:
+        """Adapters for a copy with fewer layers than the adapted `model`: the largest rank among layers of a kind."""
+        ranks: dict[str, int] = {}
+        for name, module in list_adapted(model).items():
+            kind = re.escape(name_in_layer(name))
+            ranks[kind] = max(ranks.get(kind, 0), module.r[NAME])
+        by_length = dict(sorted(ranks.items(), key=lambda item: -len(item[0])))  # PEFT takes the first that matches
+        made = Adapters({**self.asked, "rank_pattern": by_length, "alpha_pattern": {}}, self.seed)
+        made.put(small)
+        made.begun = {}
+
     def adapt(self, meta_model: MetaModel) -> None:
+        """`put`. InputError where a pattern of ranks or factors names no adapter."""
+        self.put(meta_model)
+        check_patterns(meta_model.model, self.config)
+
+    def put(self, meta_model: MetaModel) -> None:
         """Puts adapters into the meta model's layers; everything else is frozen from here on."""
         peft = required()
         model = meta_model.model
@@ -102,7 +135,6 @@ class Adapters:
         """Patterns of adapters that no gradient reaches, in a small model of this configuration: the model's code reads
         the layer's weight itself, or never. PyTorch's optimizers leave such a parameter alone, decay included.
         InputError where the library's code cannot compute with these adapters."""
-        from spillway.model.meta.meta_model import bare_name, pattern
         from spillway.model.verify.equivalence import one_thread, plain_model
 
         peft = required()
@@ -137,21 +169,27 @@ class Adapters:
         check_parameters(model, parameters)
         targets = choose_targets(peft, model, self.asked.get("target_modules"), parameters)
         self.notice = targets.notice
-        return peft.LoraConfig(**{**self.asked, **task, "target_modules": targets.modules})
+        asked = copy.deepcopy(self.asked)  # PEFT adds to its patterns
+        return peft.LoraConfig(**{**asked, **task, "target_modules": targets.modules})
 
     def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:
         """The adapters' first values, until the engine has them; the parameters are of the base's type."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         values: dict[int, torch.Tensor] = {}
+        self.kept = kept
         for place, layer in list(model.named_modules()):
             if not isinstance(layer, BaseTunerLayer):
                 continue
-            for name, value in drawn[id(layer)].items():
+            for name in list_adapter_names(layer, NAME):
+                value = drawn[id(layer)].get(name)
+                value = model.get_parameter(f"{place}.{name}") if value is None else value  # `measure_rows` has it
                 owner, _, own = name.rpartition(".")
                 meta = nn.Parameter(torch.empty_like(value, dtype=dtype, device="meta"))
                 model.get_submodule(f"{place}.{owner}")._parameters[own] = meta
                 values[id(meta)] = value.to(kept).float()  # as PEFT rounds them where the base is not of fp32
+                if getattr(layer, "fan_in_fan_out", False):
+                    self.transposed.add(f"{place}.{name}")
         self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
         self.names = list(self.begun)
 
@@ -160,12 +198,19 @@ class Adapters:
         numbers = tensor_numbers(description)
         if saved is not None:
             self.take_saved(saved, {name: numbers[name][1] for name in self.head})
-        for name in self.begun:
+        for name, value in self.begun.items():
+            values = self.measure_rows(engine, numbers, name) if value.is_meta else value
             try:
-                engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+                engine.store_tensor(numbers[name][0], 0, values.view(-1))
             except ValueError as error:
                 raise InputError(f"{saved or 'the adapters'}: {error}") from error
         self.begun = {}
+
+    def measure_rows(self, engine: Engine, numbers: dict[str, Any], name: str) -> torch.Tensor:
+        """The first magnitudes of DoRA: the lengths of the rows of the base's weight."""
+        number, shape = numbers[f"{name.partition(MAGNITUDE)[0]}.weight"]
+        weight = fetched(engine, number, shape).view(*shape)
+        return torch.linalg.norm(weight, dim=0 if name in self.transposed else 1).to(self.kept).float()
 
     def take_saved(self, directory: Path, head: dict[str, list[int]]) -> None:
         """First values from PEFT's file. InputError where it is missing or holds other adapters. `head`: shapes of the
@@ -191,16 +236,15 @@ class Adapters:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
         saved = read_json(path) if path.is_file() else {}
         whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
-        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
-            if saved.get(name) and (name != "modules_to_save" or whole):
-                raise InputError(
-                    f"{path}: {name} is {saved[name]}, and adapters are plain LoRA here, alike in every layer. Merge "
-                    "these into their base with PEFT, and train new ones on that"
-                )
-        if saved and saved["lora_alpha"] != self.config.lora_alpha:
+        if whole:
             raise InputError(
-                f"lora_alpha: it is {self.config.lora_alpha}, and {path} has {saved['lora_alpha']}; give that"
+                f"{path}: modules_to_save is {saved['modules_to_save']}, and the base is frozen here. Merge these "
+                "adapters into their base with PEFT, and train new ones on that"
             )
+        for key, name in FACTORS.items() if saved else ():
+            before, now = saved.get(name), getattr(self.config, name)
+            if (before or None) != (now or None):
+                raise InputError(f"{key}: it is {now}, and {path} has {before}; give that")
 
     def save(self, engine: Engine, description: Description, base: str, to: Path) -> None:
         """Saves the files that `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their
@@ -258,7 +302,7 @@ def fetched(engine: Engine, number: int, shape: Sequence[int]) -> torch.Tensor:
 
 def file_name(name: str) -> str:
     """The name that an adapter's parameter has in PEFT's files."""
-    return PREFIX + name.replace(f".{NAME}", "")
+    return PREFIX + name.replace(f"{MAGNITUDE}.{NAME}.weight", MAGNITUDE).replace(f".{NAME}", "")
 
 
 def adapters_of(config: Config) -> Adapters | None:
@@ -272,6 +316,10 @@ def adapters_of(config: Config) -> Adapters | None:
         "lora_dropout": config.lora_dropout,
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
         "target_parameters": list(config.lora_target_parameters) or None,
+        "use_rslora": config.use_rslora,
+        "use_dora": config.use_dora,
+        "rank_pattern": dict(config.lora_rank_pattern or {}),
+        "alpha_pattern": dict(config.lora_alpha_pattern or {}),
     }
     return Adapters(asked, config.seed, Path(config.lora_adapter) if config.lora_adapter else None)
 
@@ -280,6 +328,7 @@ def insert_adapters(model: Any, config: Any, **options: Any) -> Any:
     """PEFT's get_peft_model, in place. Hides what transformers tells PEFT's authors of deprecated attributes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", ".*keys did not match any targeted module", RuntimeWarning)  # check_patterns
         return required().get_peft_model(model, config, **options)
 
 
@@ -322,6 +371,28 @@ def list_adapter_names(layer: Any, adapter: str) -> list[str]:
     """The parameters of a layer's adapter. The base of an adapted parameter may have another adapter."""
     names = [name for name, _ in layer.named_parameters() if not name.startswith("base_layer.")]
     return [name for name in names if f".{adapter}." in f".{name}."]
+
+
+def check_patterns(model: nn.Module, config: Any) -> None:
+    """InputError for a name in a pattern of ranks or factors that no adapter has."""
+    names = list_adapted(model)
+    for key, patterns in (("lora_rank_pattern", config.rank_pattern), ("lora_alpha_pattern", config.alpha_pattern)):
+        for each in patterns or ():
+            if not any(re.match(rf"(.*\.)?({each})$", name) for name in names):
+                shown = join_names(dict.fromkeys(map(name_in_layer, names)))
+                raise InputError(f"{key}: {each} names no layer with an adapter; adapters are on {shown}")
+
+
+def list_adapted(model: nn.Module) -> dict[str, Any]:
+    """The layers and parameters with an adapter, by the names that PEFT's patterns match."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            own = getattr(module, "parameter_name", "")
+            adapted[bare_name(f"{name}.{own}").rstrip(".")] = module
+    return adapted
 
 
 def refuse_elsewhere(meta_model: MetaModel, model: nn.Module) -> None:

@@ -23,7 +23,7 @@ def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> M
     if meta_model.takes_images:
         small.take_images()
     if meta_model.adapters is not None:
-        meta_model.adapters.like(small)
+        meta_model.adapters.like_largest(small, meta_model.model)
     freeze_kinds(small, meta_model)
     choose_kinds(small, meta_model)
     quantised.choose_kinds(small, meta_model)

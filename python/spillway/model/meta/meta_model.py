@@ -48,6 +48,9 @@ class Adapted(Protocol):
     def like(self, meta_model: MetaModel) -> None:
         """Adapters of the same kind for another meta model; their values do not matter."""
 
+    def like_largest(self, small: MetaModel, model: nn.Module) -> None:
+        """Adapters for a copy with fewer layers than `model`, of the largest rank among layers of a kind."""
+
 
 @dataclass(frozen=True)
 class StagePlan:

@@ -28,8 +28,9 @@ ARGUMENTS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 
 
 def find_routers(meta_model: MetaModel) -> Routers | None:
-    """None for a model that adds no such loss, as configured."""
+    """None for a model that adds no such loss, as configured. InputError for a loss of another kind."""
     model = meta_model.model
+    refuse_z_loss(meta_model)
     asked = getattr(text_config(meta_model.config), "output_router_logits", False)
     if asked and is_multimodal(meta_model.config) and says_router_logits(model):
         raise refusal(
@@ -45,6 +46,16 @@ def find_routers(meta_model: MetaModel) -> Routers | None:
     for module, index in modules:
         routers.watch(module, index)
     return routers
+
+
+def refuse_z_loss(meta_model: MetaModel) -> None:
+    """InputError where the configuration asks for a loss on the size of logits."""
+    for name, value in vars(text_config(meta_model.config)).items():
+        if "z_loss" in name and isinstance(value, int | float) and value > 0:
+            raise refusal(
+                meta_model.config.model_type,
+                f"{name} is {value}, and no z-loss is added in this release; set it to 0 in config.json",
+            )
 
 
 def settings(meta_model: MetaModel) -> tuple[int, int, float]:
