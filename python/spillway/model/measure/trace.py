@@ -253,6 +253,8 @@ class TracedStream(Stream):
 class TracedEngine(TimedEngine):
     """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
 
+    convert_pieces = None  # type: ignore[assignment]  # weights without bytes are converted as one
+
     def __init__(self, description: Description, several: bool) -> None:
         super().__init__(description, several, None)
         self.recorder: Recorder | None = None
