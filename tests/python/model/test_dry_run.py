@@ -22,8 +22,11 @@ MEGABYTE = 1 << 20
 MEASURE = """
 import json, os, torch
 from hf_models import tiny_config
+from spillway.config import resolve
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory as heap
+from spillway.model.adapters import quantised
+from spillway.model.adapters.lora import Adapters
 from spillway.model.measure import dry_run as module
 from spillway.model.measure.dry_run import profile_dry_run
 from spillway.model.meta.building import build
@@ -94,6 +97,15 @@ for method in ("kernel", "sampled"):
             block.add_(1)
         del block
     found[method] = {"before": before, "peak": watch.bytes}
+sizes = {"num_experts": 128, "num_experts_per_tok": 2, "moe_intermediate_size": 512, "hidden_size": 512}
+experts = build(tiny_config("qwen3_moe", False, **sizes), torch.bfloat16)
+Adapters({"r": 2, "target_modules": ["q_proj"]}, 1).adapt(experts)
+quantised.choose(experts, resolve({}, {"method": "lora", "load_in_4bit": True}))
+heap.give_back()
+before = heap.resident()
+with heap.PeakWatch() as watch:  # which samples now, so that the dry run's own watch takes nothing from it
+    result = profile_dry_run(experts, "bf16", WorkShape(1, 1, 64, 0, 0), False)
+found["experts"] = {"held": watch.bytes - before, "work": result.work_bytes, "seconds": result.seconds}
 print(json.dumps(found))
 """
 
@@ -159,6 +171,13 @@ def test_the_peak_is_measured_with_and_without_the_kernels_help(measured: dict[s
 
 def test_what_passes_a_bound_is_refused_and_the_process_goes_on(measured: dict[str, Any]) -> None:
     assert measured["bounded"] == "refused" and measured["after"] == 1
+
+
+def test_a_dry_run_holds_a_few_of_the_experts_that_are_codes(measured: dict[str, Any]) -> None:
+    """A layer of them takes 192 MiB in bf16. A run keeps codes, and makes values of four experts at a time."""
+    found = measured["experts"]
+    assert 0 < found["held"] < 128 * 3 * 512 * 512 * 2
+    assert found["seconds"]["forward"] > 0 and found["seconds"]["backward"] > 0
 
 
 NO_ROOM_FOR_CODE = """

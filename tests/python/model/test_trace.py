@@ -3,6 +3,10 @@ which operations there are."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +15,13 @@ import pytest
 import torch
 
 from breadth import some
+from folders import PYTHONPATH
 from hf_models import tiny_config
+from spillway.machine.process_memory import PRODUCTS
 from spillway.model.batches.batch import WorkShape
 from spillway.model.layers.token_tiles import ALL_AT_ONCE
 from spillway.model.measure.heap import Heap
+from spillway.model.measure.libraries import KEPT, Libraries
 from spillway.model.measure.narrow import narrow_of_its_kind
 from spillway.model.measure.recorder import Operations, Recorder
 from spillway.model.measure.synthetic import fill, sample
@@ -106,6 +113,77 @@ def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
     heap, _, _ = really(meta_model(kind))
     tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, (), ALL_AT_ONCE)
     assert tracer.trace(ROWS, LENGTH).bytes == pytest.approx(heap.most, rel=0.03 if kind in DENSE else 0.25)
+
+
+# A process of its own, whose heap is the memory of two steps.
+MEASURE = """
+import json, sys, torch
+from hf_models import tiny_config
+from spillway.machine import process_memory
+from spillway.machine.place import HOST
+from spillway.model.batches.batch import WorkShape
+from spillway.model.layers.token_tiles import ALL_AT_ONCE
+from spillway.model.measure.dry_run import Measurement
+from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.trace import Tracer
+from spillway.model.meta.building import build
+
+process_memory.settle()
+kind, dtype, more = json.loads(sys.argv[1])
+model = build(tiny_config(kind, **more), {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
+rows, length = 2, 256
+shape = WorkShape(1, rows, length, 0, 0)
+measurement = Measurement(model, dtype, shape, False, (), None, HOST, None, False, ALL_AT_ONCE, False)
+work = measurement._sample(rows, length)
+measurement._engine.touch(work.tokens)
+process_memory.give_back()
+before = process_memory.anonymous()
+for _ in range(2):
+    measurement._stream.step(work, {}, 0)
+measured = process_memory.anonymous() - before
+measurement.close()
+tracer = Tracer(narrow_of_its_kind(model, False), dtype, shape, (), ALL_AT_ONCE)
+first, second = (tracer.trace(rows, length, again).bytes for again in (False, True))
+print(json.dumps({"measured": measured, "first": first, "second": second}))
+"""
+WIDE = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "head_dim": 64, "vocab_size": 16384,
+        "max_position_embeddings": 512}  # fmt: skip
+MANY = {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 256}
+MEASURED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama in fp32": ("llama", WIDE),
+    "llama in bf16": ("llama", WIDE),
+    "experts in bf16": ("qwen3_moe", WIDE | MANY),
+    "windows in bf16": ("gemma2", WIDE | {"sliding_window": 64}),
+}
+
+
+@pytest.mark.parametrize("name", some(MEASURED, ["experts in bf16"]))
+def test_the_working_set_covers_what_the_kernel_counts(name: str) -> None:
+    """Tensors, holes of the heap, and what libraries keep of products: of many small experts that is a third."""
+    kind, more = MEASURED[name]
+    asked = json.dumps([kind, name[-4:], more])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([PYTHONPATH, *sys.path])}
+    child = subprocess.run(
+        [sys.executable, "-c", MEASURE, asked], env=environment, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    found = json.loads(child.stdout)
+    assert found["first"] <= found["second"]
+    assert 0.97 * found["measured"] <= found["second"] <= 1.4 * found["measured"], found
+
+
+def test_products_of_bf16_are_kept_by_shape() -> None:
+    heap, of_fp32 = Heap(), Heap()
+    libraries = Libraries(heap)
+    libraries.multiply(torch.bfloat16, range(PRODUCTS))
+    most = heap.most
+    assert most >= PRODUCTS * KEPT
+    for _ in range(2):  # these again, and others in their place
+        libraries.multiply(torch.bfloat16, range(PRODUCTS // 2))
+        libraries.multiply(torch.bfloat16, range(PRODUCTS, 2 * PRODUCTS))
+    assert heap.most <= most + 2 * KEPT
+    Libraries(of_fp32).multiply(torch.float32, range(PRODUCTS))
+    assert of_fp32.most == 0
 
 
 def test_fewer_tokens_take_less() -> None:

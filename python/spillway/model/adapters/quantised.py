@@ -8,7 +8,7 @@ and so does what a class keeps in fp32. Blocks go along a parameter as its class
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -22,10 +22,12 @@ from spillway.model.layers.pieces import count_pieces
 from spillway.model.meta.meta_model import bare_name, pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from spillway.config import Config
     from spillway.model.meta.meta_model import MetaModel
+
+T = TypeVar("T")
 
 
 def choose(meta_model: MetaModel, config: Config) -> None:
@@ -105,9 +107,15 @@ def count_experts(layer: nn.Module) -> set[int]:
 
 
 def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
-    """Packs in a model with fewer layers what is packed in any layer of `meta_model`."""
-    kinds = {pattern(meta_model.names[key]): form for key, form in meta_model.packed.items()}
-    small.packed = {key: kinds[pattern(name)] for key, name in small.names.items() if pattern(name) in kinds}
+    """Packs in a model with fewer layers what is packed in any layer of `meta_model`, in pieces what is there."""
+    small.packed = choose_alike(small, meta_model, meta_model.packed)
+    small.pieces = choose_alike(small, meta_model, meta_model.pieces)
+
+
+def choose_alike(small: MetaModel, meta_model: MetaModel, chosen: Mapping[int, T]) -> dict[int, T]:
+    """For parameters of a model with fewer layers what is `chosen` for those of the same name in any layer."""
+    kinds = {pattern(meta_model.names[key]): value for key, value in chosen.items()}
+    return {key: kinds[pattern(name)] for key, name in small.names.items() if pattern(name) in kinds}
 
 
 def names(meta_model: MetaModel) -> frozenset[str]:

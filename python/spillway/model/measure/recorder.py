@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spillway.model.measure.heap import Heap
+from spillway.model.measure.libraries import Libraries
 
 # Operations that make a tensor and touch none of its bytes.
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
@@ -54,10 +55,17 @@ class Recorder(TorchDispatchMode):
     """To be open inside of a FakeTensorMode. What follows from values is answered as if each expert of a layer were
     asked by as many tokens as the others, and as if everything else that is looked at were zero."""
 
-    def __init__(self, heap: Heap, into: Callable[[], Operations], experts: int | None) -> None:
-        """`into`: where what is asked for now belongs. `experts`: of a layer; 1: it has none; None: all is computed."""
+    def __init__(
+        self,
+        heap: Heap,
+        into: Callable[[], Operations],
+        experts: int | None,
+        libraries: Libraries | None = None,
+    ) -> None:
+        """`into`: where what is asked for now belongs. `experts`: of a layer; 1: it has none; None: all is computed.
+        `libraries`: what products keep in the heap besides tensors; None: nothing."""
         super().__init__()
-        self._heap, self._into, self._experts = heap, into, experts
+        self._heap, self._into, self._experts, self._libraries = heap, into, experts, libraries
         self._held: dict[int, weakref.ref[Any]] = {}  # storages that lie in the heap
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -93,6 +101,7 @@ class Recorder(TorchDispatchMode):
         if name in PRODUCTS:
             first, second = args[:2] if name in ("mm", "bmm") else args[1:3]
             into.products[product_key(first, second)] += first.shape[0] if first.dim() == 3 else 1
+            self._compile(first, second, 1)
         elif name == "_grouped_mm":
             self._grouped(into, given[0], given[1])
         elif name in (ATTENTION, ATTENTION + "_backward"):
@@ -103,12 +112,21 @@ class Recorder(TorchDispatchMode):
     def _grouped(self, into: Operations, first: Any, second: Any) -> None:
         """Products of each expert's tokens with its weight, or, of two matrices, the gradients of these weights."""
         groups = second.shape[0] if second.dim() == 3 else self._experts or 1
+        self._compile(first, second, groups)
         if second.dim() == 3:
             rows = max(1, first.shape[-2] // groups)
             _, _, inner, outer = key = product_key(first, second)
             into.products[key[0], rows, inner, outer] += groups
         else:
             into.products["weight", max(1, first.shape[-1] // groups), second.shape[-1], first.shape[-2]] += groups
+
+    def _compile(self, first: Any, second: Any, groups: int) -> None:
+        """Products of so many groups of tokens. In a run each expert has another number of them, so another shape."""
+        if self._libraries is None:
+            return
+        own = second.storage_offset() if (self._experts or 1) > 1 else 0
+        key = (first.shape, first.stride(), second.shape, second.stride(), own)
+        self._libraries.multiply(first.dtype, ((*key, group) for group in range(groups)))
 
     def _places(self, mask: Any, experts: int) -> Any:
         """The places where the mask is not zero: everywhere in a vector, in a matrix at those of one expert."""

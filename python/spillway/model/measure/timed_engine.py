@@ -39,7 +39,7 @@ class TimedEngine(PlainEngine):
         """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
         super().__init__(description, keep=False, device=place.device, touch=False)
         self._place = place
-        largest = max(count(tensor.shape) for tensor in self.tensors)
+        largest = max((count(it.shape) for it in self.tensors if it.training is not Training.frozen), default=1)
         self._taken = self._map(4 * largest).view(torch.float32 if several else self.dtype)
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
@@ -101,9 +101,7 @@ class TimedEngine(PlainEngine):
             return
         began = time.perf_counter()
         self.digests[of] = zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy())
-        seconds = time.perf_counter() - began
-        self._began += seconds
-        self.aside += seconds
+        self._leave_out(time.perf_counter() - began)
 
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         self._taken[: values.numel()].copy_(values.view(-1))
@@ -132,10 +130,28 @@ class TimedEngine(PlainEngine):
             weights = self._typed[: self._boundary_at_element[0]]
             self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 
+    def convert_pieces(self, tensor: int, first: int, count: int) -> None:
+        """Puts so many pieces in their place. They come from memory, as for each micro-batch of a run: a layer has more
+        than caches hold. All pieces are kept as the same few."""
+        assert self._kept is not None
+        at = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
+        pieces = self.weight(tensor)[:count].view(-1)
+        kept = self._kept[at : at + pieces.numel()]
+        if self._place.device.type == "cpu":
+            began = time.perf_counter()
+            _engine.drop_from_caches(kept.data_ptr(), kept.nbytes)
+            self._leave_out(time.perf_counter() - began)
+        pieces.copy_(kept)
+
+    def _leave_out(self, seconds: float) -> None:
+        """Seconds of the pass that runs that no run has."""
+        self._began += seconds
+        self.aside += seconds
+
     def _weights_in(self, memory: torch.Tensor, block_pass: PlainPass) -> torch.Tensor:
         """The weights of a pass, in the arena or as they are kept."""
         of_head = block_pass.rows * self.tensors[self._head_tensor()].shape[1]
-        elements = of_head or self._block_elements(block_pass.block)
+        elements = of_head or self._block_whole[block_pass.block]
         first = block_pass.weights // self.dtype.itemsize
         return memory[first : first + elements]
 

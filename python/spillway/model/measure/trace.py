@@ -29,6 +29,7 @@ from spillway.model.layers.weight_sums import TYPES, add_product, has_operation
 from spillway.model.measure import quick_dry_run
 from spillway.model.measure.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
 from spillway.model.measure.heap import Heap
+from spillway.model.measure.libraries import Libraries
 from spillway.model.measure.narrow import narrow_of_its_kind
 from spillway.model.measure.recorder import Operations, Recorder, largest
 from spillway.model.measure.synthetic import sample
@@ -136,6 +137,7 @@ class Tracer:
         tokens = shape.batch * shape.length
         self._description = describe(small, WorkSize(1, tokens), compute_dtype)
         self._heap = Heap()
+        self._libraries = None if fused else Libraries(self._heap)  # on a GPU they have memory of their own
         config = text_config(small.config)
         self._experts = largest(vars(config).items(), EXPERTS)
         self._parts = shape.micro_batches * tiles.count(tokens)
@@ -195,7 +197,8 @@ class Tracer:
             tiles, fused, product = self._tiles, self._fused, self._product
             stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=tiles, fused=fused, product=product)
             stream.mode = mode
-            recorder = Recorder(Heap() if tokens else self._heap, engine.operations, self._experts)
+            lies_in, libraries = (Heap(), None) if tokens else (self._heap, self._libraries)
+            recorder = Recorder(lies_in, engine.operations, self._experts, libraries)
             engine.recorder = recorder
             try:
                 with recorder:
@@ -252,6 +255,8 @@ class TracedStream(Stream):
 
 class TracedEngine(TimedEngine):
     """Keeps what passes ask of PyTorch, by kind of pass. What a run's engine computes itself it only counts."""
+
+    convert_pieces = None  # type: ignore[assignment]  # weights without bytes are converted as one
 
     def __init__(self, description: Description, several: bool) -> None:
         super().__init__(description, several, None)

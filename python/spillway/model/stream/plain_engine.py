@@ -16,6 +16,7 @@ import torch
 from spillway import _engine
 from spillway._engine import BlockRole, Description, Form, TensorSpec, Training
 from spillway.model.head.logits import loss_gradient, loss_stats
+from spillway.model.layers.pieces import AT_ONCE
 from spillway.model.meta.describe import CHUNK_ELEMENTS, slice_rows
 from spillway.model.source.source import DTYPES
 
@@ -87,8 +88,8 @@ class PlainEngine:
         return self._offsets[tensor]
 
     def weight(self, tensor: int) -> torch.Tensor:
-        """A tensor's compute weight, in place."""
-        shape = self.tensors[tensor].shape
+        """A tensor's compute weight, in place; of one in pieces the place that they share."""
+        shape = self._held_shape(self.tensors[tensor])
         first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
         weight = self._typed[first : first + self._places(self.tensors[tensor])]
         return weight.view(torch.float32 if self._is_fp32(self.tensors[tensor]) else self.dtype).view(shape)
@@ -208,15 +209,20 @@ class PlainEngine:
         self._offsets: list[int] = []
         self._block_of: list[int] = []
         self._block_first: list[int] = []
+        self._block_whole: list[int] = []  # elements of the tensors that are not in pieces, gaps included
         end = 0
         for number, block in enumerate(self.blocks):
             self._block_first.append(end)
             at = 0
+            whole = [tensor for tensor in block.tensors if not self._is_in_pieces(tensor)]
+            pieces_at = sum(aligned(self._places(tensor)) for tensor in whole)  # one place for those of any tensor
             for tensor in block.tensors:
-                self._offsets.append(at)
+                self._offsets.append(pieces_at if self._is_in_pieces(tensor) else at)
                 self._block_of.append(number)
-                at = aligned(at + self._places(tensor))
-            end += at
+                at += 0 if self._is_in_pieces(tensor) else aligned(self._places(tensor))
+            self._block_whole.append(at)
+            pieces = [self._places(tensor) for tensor in block.tensors if self._is_in_pieces(tensor)]
+            end += at + aligned(max(pieces, default=0))
         boundary = aligned(self.description.tokens * self._hidden)
         self._boundary_at_element = [end + place * boundary for place in range(len(self._layers) + 1)]
         end += boundary * (len(self._layers) + 1)
@@ -232,16 +238,20 @@ class PlainEngine:
     def _is_fp32(self, tensor: TensorSpec) -> bool:
         return tensor.form is Form.fp32 and self.dtype != torch.float32
 
+    def _is_in_pieces(self, tensor: TensorSpec) -> bool:
+        """True if passes ask for a few of its parts at a time (`layers.pieces`)."""
+        return tensor.pieces > 0 and getattr(self, "convert_pieces", None) is not None
+
+    def _held_shape(self, tensor: TensorSpec) -> list[int]:
+        """The shape of the values that are held at once."""
+        return [min(AT_ONCE, tensor.pieces), *tensor.shape[1:]] if self._is_in_pieces(tensor) else tensor.shape
+
     def _places(self, tensor: TensorSpec) -> int:
         """Elements of the compute type that it takes."""
-        return count(tensor.shape) * (2 if self._is_fp32(tensor) else 1)
+        return count(self._held_shape(tensor)) * (2 if self._is_fp32(tensor) else 1)
 
     def _bytes(self, elements: int) -> int:
         return elements * self.dtype.itemsize
-
-    def _block_elements(self, block: int) -> int:
-        """The elements of its weights, gaps between tensors included."""
-        return sum(aligned(count(tensor.shape)) for tensor in self.blocks[block].tensors)
 
     def _weights_at(self, block: int) -> int:
         return self._bytes(self._block_first[block])
