@@ -204,6 +204,11 @@ def same_parameters(model: PreTrainedModel, description: Description) -> None:
     held = {tensor.name: tensor.shape for block in description.blocks for tensor in block.tensors}
     apart = model.spillway_origin.carried
     for name, parameter in model.named_parameters():
+        if bare_name(name) in apart and parameter.requires_grad:
+            raise InputError(
+                f"model: {name} requires a gradient, and it belongs to another modality than text. For rows with "
+                "images load the model with freeze_vision_tower=False or freeze_multi_modal_projector=False"
+            )
         there = held.get(bare_name(name))
         if bare_name(name) not in apart and there != list(parameter.shape):
             raise InputError(
