@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from spillway.config import Config
-    from spillway.run.world import World
 
 NO_LOGITS = (
     "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer an eval_dataset "
@@ -108,12 +107,10 @@ def check(trainer: Any) -> Origin:
     return origin
 
 
-def check_images(origin: Origin, compares: bool, world: World) -> None:
-    """InputError for a model loaded for images in a trainer, or a run, that takes text alone."""
+def check_images(origin: Origin, compares: bool) -> None:
+    """InputError for a model loaded for images in a trainer that takes text alone."""
     if origin.images.arguments and compares:
         raise InputError("images: rows with images are for Trainer and SFTTrainer; load the model without it")
-    if origin.images.arguments and world.ranks.world > 1:
-        raise InputError("images: rows with images need a run of one process in this release")
 
 
 def check_arguments(args: Any, compares: bool = False) -> None:
