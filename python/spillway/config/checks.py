@@ -160,6 +160,9 @@ def check_method(config: Config) -> None:
             raise InputError(
                 f"{name}: with method lora adapters are trained and all of the base is frozen; leave it out"
             )
+    for name in ("freeze_vision_tower", "freeze_multi_modal_projector"):
+        if config.method != "full" and not getattr(config, name):
+            raise InputError(f"{name}: with method {config.method} it has to stay true; method full trains that part")
     if config.lora_target_parameters and config.lora_dropout:
         raise InputError(
             f"lora_dropout: it is {config.lora_dropout}, and adapters of lora_target_parameters have no dropout, as in "

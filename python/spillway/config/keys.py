@@ -371,6 +371,19 @@ GROUPS: dict[str, list[Key]] = {
             "none",
         ),
         Key(
+            "freeze_vision_tower",
+            FLAG,
+            True,
+            "of a model with images: `false` trains its vision tower. `trainable` and `frozen` find its parameters, "
+            "too. For `method: full`",
+        ),
+        Key(
+            "freeze_multi_modal_projector",
+            FLAG,
+            True,
+            "of a model with images: `false` trains the projector between vision tower and text. For `method: full`",
+        ),
+        Key(
             "method",
             choice("full", "lora", "lsp"),
             "full",

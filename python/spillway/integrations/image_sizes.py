@@ -33,8 +33,7 @@ NONE_FOUND = "images: none of the first {rows} rows of {name} has images; look a
 
 def refuse_images(config: Config) -> None:
     """InputError if a Trainer or a Session with this configuration takes text alone."""
-    several = "several processes train rows with images by `spillway train`" if config.ranks.world > 1 else ""
-    if obstacle := find_obstacle(config) or several:
+    if obstacle := find_obstacle(config):
         raise InputError(f"images: {obstacle}")
 
 

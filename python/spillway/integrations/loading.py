@@ -24,6 +24,7 @@ from spillway.model.checkpoint.ties import build_as_stored
 from spillway.model.meta.image_tower import list_arguments
 from spillway.model.source import hub
 from spillway.model.source.source import DTYPES, OF_ROWS, OF_TOKENS, generation_config, load_config, text_config
+from spillway.model.spec import train_tower
 from spillway.report import tables
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ def load(
     nothing is kept between them. `num_labels`: the head `score` of so many labels in place of the vocabulary's, for
     Trainer, and with 1 for RewardTrainer; `task="token-classification"`: for every token. `images=True`: rows have
     images, for Trainer and SFTTrainer. The plan prepares all rows once to find the largest; with `images=100` it
-    prepares the first 100. `peft_config`: a LoraConfig in place of `method="lora"` and its neighbours.
-    `generation=Server(URL)`: the server that GRPOTrainer samples on. InputError for anything else.
+    prepares the first 100. With `freeze_vision_tower=False` and `freeze_multi_modal_projector=False` these parts are
+    trained, too. `peft_config`: a LoraConfig in place of `method="lora"` and its neighbours. `generation=Server(URL)`:
+    the server that GRPOTrainer samples on. InputError for anything else.
     """
     kind, labels, images = choose_task(keys), choose_labels(keys), keys.pop("images", None)
     server = choose_server(keys)
@@ -145,6 +147,10 @@ def load(
     )
     model_config, meta_model = built.config, built.meta_model
     model = meta_model.model
+    if images:
+        train_tower(meta_model, config)
+    for parameter in meta_model.carried:
+        parameter.requires_grad_(False)
     if (adapters := adapters_of(config)) is not None:
         adapters.like(meta_model)  # their values are drawn when training begins, by the Trainer's seed
     else:

@@ -60,6 +60,8 @@ def plan_images(images: MicroBatch, shape: WorkShape, config: Config) -> tuple[W
     from spillway.model.source.source import load_config
 
     refuse_images(config)
+    if config.ranks.world > 1:
+        raise InputError("images: several processes train rows with images by `spillway train`, or with a Trainer")
     arguments = list_arguments(load_config(hub.model_directory(config)))
     largest = batch_of(images, False, arguments)
     if largest.images is None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from spillway.config import Config
-    from spillway.run.world import World
 
 NO_LOGITS = (
     "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer an eval_dataset "
@@ -114,12 +113,10 @@ def check_server(trainer: Any, origin: Origin) -> None:
         raise InputError(f"generation: of the trainers {grouped.NAME} alone generates; load the model without it")
 
 
-def check_images(origin: Origin, compares: bool, world: World) -> None:
-    """InputError for a model loaded for images in a trainer, or a run, that takes text alone."""
+def check_images(origin: Origin, compares: bool) -> None:
+    """InputError for a model loaded for images in a trainer that takes text alone."""
     if origin.images.arguments and compares:
         raise InputError("images: rows with images are for Trainer and SFTTrainer; load the model without it")
-    if origin.images.arguments and world.ranks.world > 1:
-        raise InputError("images: rows with images need a run of one process in this release")
 
 
 def check_arguments(args: Any, compares: bool = False) -> None:
@@ -210,6 +207,11 @@ def same_parameters(model: PreTrainedModel, description: Description) -> None:
     held = {tensor.name: tensor.shape for block in description.blocks for tensor in block.tensors}
     apart = model.spillway_origin.carried
     for name, parameter in model.named_parameters():
+        if bare_name(name) in apart and parameter.requires_grad:
+            raise InputError(
+                f"model: {name} requires a gradient, and it belongs to another modality than text. For rows with "
+                "images load the model with freeze_vision_tower=False or freeze_multi_modal_projector=False"
+            )
         there = held.get(bare_name(name))
         if bare_name(name) not in apart and there != list(parameter.shape):
             raise InputError(

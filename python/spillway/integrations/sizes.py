@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import torch
 
 from spillway.errors import InputError
 from spillway.integrations.classified import Classified
-from spillway.integrations.image_sizes import count_pixels, find_largest
+from spillway.integrations.image_sizes import count_pixels, find_largest, pad
 from spillway.integrations.loading import Origin
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.source.source import is_classifier
@@ -82,11 +82,7 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         eval_batch=held_out.rows if held_out else 0,
         eval_length=held_out.length if held_out else 0,
         logits=held_logits(trainer, held_out) if held_out else 0,
-        largest_images=max(
-            (each.images for each in (train, *others) if each is not None and each.images is not None),
-            key=lambda batch: count_pixels(batch.images),
-            default=None,
-        ),
+        largest_images=find_most_pixels(each.images for each in (train, *others) if each is not None),
     )
     return Sizes(shape, packing)
 
@@ -96,7 +92,15 @@ def join_sizes(world: World, own: Sizes) -> Sizes:
     every = world.gather(own)
     names = ("batch", "length", "eval_batch", "eval_length", "logits")
     largest = {name: max(getattr(each.shape, name) for each in every) for name in names}
-    return Sizes(replace(own.shape, **largest), any(each.packing for each in every))
+    images = find_most_pixels(each.shape.largest_images for each in every)
+    padded = None if images is None else pad(images, largest["length"])
+    return Sizes(replace(own.shape, **largest, largest_images=padded), any(each.packing for each in every))
+
+
+def find_most_pixels(batches: Iterable[Batch | None]) -> Batch | None:
+    """The micro-batch with the most pixels; None: no micro-batch has images."""
+    given = (batch for batch in batches if batch is not None)
+    return max(given, key=lambda batch: count_pixels(batch.images), default=None)
 
 
 def held_logits(trainer: Any, held_out: Longest) -> int:

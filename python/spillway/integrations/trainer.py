@@ -66,7 +66,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._world = joined(stays=True)
         with self._end_together():
             self._origin = refusals.check(self)
-            refusals.check_images(self._origin, self._pairs is not None, self._world)
+            refusals.check_images(self._origin, self._pairs is not None)
             stream_by(self.model, self)
             if self._durable:
                 refusals.check_durable(self.args)

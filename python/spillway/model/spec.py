@@ -21,7 +21,8 @@ from spillway.model.checkpoint.ties import build_as_stored
 from spillway.model.head.head_groups import TOKENS_ON_GPU
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles, tokens_of
 from spillway.model.meta import factors
-from spillway.model.meta.meta_model import MetaModel
+from spillway.model.meta.meta_model import MetaModel, pattern
+from spillway.model.meta.streamed_tower import stream_tower
 from spillway.model.source import coded, hub
 from spillway.model.source.labels import load_run_config
 from spillway.model.source.own import OwnConfig
@@ -100,6 +101,7 @@ def model_spec(
     built = build_as_stored(model_config, begins_with, computes, kept)
     model_config, meta_model = built.config, built.meta_model
     adapters = adapters_of(config)
+    train_tower(meta_model, config)
     if config.init == "random" and meta_model.carried and not only_plan:
         raise InputError(
             f"init: random draws the tower of text alone, and {model_config.model_type} has others, which a "
@@ -130,12 +132,20 @@ def model_spec(
     return ModelSpec(config, source, model_config, meta_model, adapters, tuple(filter(None, told)))
 
 
+def train_tower(meta_model: MetaModel, config: Config) -> None:
+    """Trains the parts that make features of images, if the configuration says so."""
+    tower, projector = not config.freeze_vision_tower, not config.freeze_multi_modal_projector
+    if tower or projector:
+        stream_tower(meta_model, tower, projector)
+
+
 def verified(spec: ModelSpec) -> Verified:
     """InputError, naming the model type, where a tiny copy of the model does not stream exactly."""
     stages.say("comparing a tiny copy with plain PyTorch")
     meta_model, config = spec.meta_model, spec.model_config
     equivalence = verify_equivalence(copy.deepcopy(config), spec.packing)
-    meta_model.unused = equivalence.unused
+    tower = {pattern(meta_model.names[id(parameter)]) for parameter in meta_model.tower}
+    meta_model.unused = equivalence.unused - tower  # which rows of text do not reach
     if spec.adapters is not None:
         meta_model.unused |= spec.adapters.unused(copy.deepcopy(config))
     computes = DTYPES[spec.config.compute_dtype]

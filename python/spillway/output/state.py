@@ -45,6 +45,8 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "method",
     "trainable",
     "frozen",
+    "freeze_vision_tower",
+    "freeze_multi_modal_projector",
     *methods.OWN,
     "load_in_4bit",
     "load_in_8bit",

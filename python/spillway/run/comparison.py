@@ -281,18 +281,21 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
 
     from spillway.model.adapters.lora import ADAPTER, adapters_of, file_name, insert_adapters, required, unfreeze_head
     from spillway.model.checkpoint.files import checkpoint_names
-    from spillway.model.checkpoint.freeze import freeze
+    from spillway.model.checkpoint.freeze import freeze, frozen_names
     from spillway.model.meta.building import build
     from spillway.model.source.source import DTYPES, is_multimodal
     from spillway.model.source.tensor_files import Stored
+    from spillway.model.spec import train_tower
 
     carried: frozenset[str] = frozenset()
     others: dict[str, list[str]] = {}
     if is_multimodal(model.config):
         meta_model = build(copy.deepcopy(model.config), DTYPES[config.weight_dtype])
+        train_tower(meta_model, config)
         carried, others = meta_model.carried_names, checkpoint_names(meta_model, path)
+        as_they_are = carried | frozen_names(meta_model.model)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in carried)
+            parameter.requires_grad_(name not in as_they_are)
     adapters = adapters_of(config)
     if adapters is None:
         freeze(model, config.trainable, config.frozen, others)

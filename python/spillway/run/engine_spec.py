@@ -205,11 +205,28 @@ def images_notice(profiled: Profiled) -> list[str]:
     images, own = profiled.images, profiled.shape.largest_share
     if profiled.shape.largest_images is None:
         return []
+    if profiled.spec.meta_model.tower:
+        return [streamed_tower_notice(profiled)]
     where = "on the GPU" if images.place.on_gpu else "in memory"
     return [
         f"images: the vision tower and its projector are frozen and stay {where} ({size(images.tower)}); a pass of "
         f"them takes {size(images.computing)}, and the images of a step {size(own * (images.kept + images.pixels))}"
     ]
+
+
+def streamed_tower_notice(profiled: Profiled) -> str:
+    """Names the trained parts among those that make features of images."""
+    config, images, own = profiled.spec.config, profiled.images, profiled.shape.largest_share
+    parts = {"the vision tower": config.freeze_vision_tower, "its projector": config.freeze_multi_modal_projector}
+    trained, frozen = ([part for part, freezes in parts.items() if freezes == is_frozen] for is_frozen in (False, True))
+    tower = profiled.spec.meta_model.tower
+    count = sum(parameter.numel() for parameter in tower if parameter.requires_grad)
+    words = " and ".join(trained) + (" are trained" if len(trained) > 1 else " is trained")
+    more = f", {frozen[0]} is frozen" if frozen else ""
+    return (
+        f"images: {words} ({count:,} parameters){more}; their weights are in the first layer's block. A pass of them "
+        f"takes {size(images.computing)}, and the images of a step {size(own * (images.kept + images.pixels))}"
+    )
 
 
 def fused_notice(profiled: Profiled) -> list[str]:

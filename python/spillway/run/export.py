@@ -146,6 +146,9 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
 
     source = hub.model_directory(run.config)
     meta_model = build_run_model(run).meta_model
+    held = {tensor.name for block in run.description().blocks for tensor in block.tensors}
+    if meta_model.carried_names & held:
+        meta_model.take_tower()
     if files.reads_base(meta_model, source):
         base_files.check(run.identity.fixed.get(BASE), source)
     files.load_buffers(meta_model, source)

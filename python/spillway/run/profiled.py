@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spillway.base.calls import EngineType, loss_kernels
+from spillway.errors import InputError
 from spillway.machine import device
 from spillway.machine.compute import Compute
 from spillway.machine.place import Place
@@ -54,6 +55,11 @@ def profiled(
     dtype = config.compute_dtype
     if shape.largest_images is not None:
         meta_model.take_images()
+    elif meta_model.tower:
+        raise InputError(
+            "freeze_vision_tower, freeze_multi_modal_projector: no row has images, which alone train these parts; "
+            "leave both keys at true"
+        )
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
         budget = memory_budget(config, processes)
         own = replace(shape, micro_batches=shape.largest_share)

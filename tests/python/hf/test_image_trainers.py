@@ -145,6 +145,33 @@ def test_steps_equal_trl_in_memory(given: Path, tmp_path: Path, where: str, prom
     assert any(not torch.equal(found[name], began[name]) for name in found)
 
 
+TRAINED = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
+
+
+def test_a_trained_tower_equals_trl_in_memory(given: Path, tmp_path: Path) -> None:
+    """Losses, gradient norms and weights of five steps. `load` says what is trained."""
+    plain = trl.SFTTrainer(model=load_plain(given / "model"), **parts(given, tmp_path / "plain"))
+    plain.train()
+    plain.save_model()
+    ours = SFTTrainer(load_streamed(given, tmp_path / "storage", **TRAINED), **parts(given, tmp_path / "ours"))
+    ours.train()
+    ours.save_model()
+    ours.close()
+    assert read_log(ours) == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in read_log(plain)]
+    found, other, began = (load_weights(place) for place in (tmp_path / "ours", tmp_path / "plain", given / "model"))
+    assert found.keys() == other.keys()
+    for name, value in other.items():
+        torch.testing.assert_close(found[name], value, **CLOSE, msg=name)
+    assert any(not torch.equal(found[name], began[name]) for name in found if "vision" in name or "visual" in name)
+
+
+def test_a_tower_that_was_unfrozen_by_hand_is_refused(given: Path, tmp_path: Path) -> None:
+    model = load_streamed(given)
+    model.requires_grad_(True)
+    with pytest.raises(InputError, match="requires a gradient, and it belongs to .*load the model with freeze_vision"):
+        SFTTrainer(model, **parts(given, tmp_path / "out")).train()
+
+
 def load_weights(place: Path) -> dict[str, torch.Tensor]:
     return dict(load_file(place / "model.safetensors"))
 

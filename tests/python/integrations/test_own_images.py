@@ -14,9 +14,9 @@ import tiny
 from both_ways import load, save
 from breadth import some
 from image_models import image_batch, image_config
+from image_training import choose_learning
 from spillway.errors import InputError
 from spillway.model.batches.batch import Batch
-from test_images import freeze_others
 
 STEPS = 5
 SIZES = {"max_length": 24, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
@@ -46,8 +46,8 @@ def open_session(place: Path, images: Any, **more: Any) -> spillway.Session:
     return spillway.Session(images=images, model=str(place / "model"), **keys)
 
 
-def train_plain(model: Any, steps: list[list[dict[str, Any]]]) -> list[float]:
-    learning = [parameter for _, parameter in freeze_others(model)]
+def train_plain(model: Any, steps: list[list[dict[str, Any]]], trains_tower: bool) -> list[float]:
+    learning = [parameter for _, parameter in choose_learning(model, lambda name: trains_tower)]
     optimizer = torch.optim.AdamW(learning, lr=1e-3, weight_decay=0.0, eps=1e-4)
     losses = []
     for step in steps:
@@ -65,15 +65,20 @@ def train_plain(model: Any, steps: list[list[dict[str, Any]]]) -> list[float]:
     return losses
 
 
+TRAINED = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
+
+
+@pytest.mark.parametrize("keys", [{}, TRAINED], ids=["frozen", "trained"])
 @pytest.mark.parametrize("kind", some(("gemma3", "qwen2_5_vl", "qwen3_vl", "llava"), ("gemma3", "qwen2_5_vl")))
-def test_a_loop_with_images_equals_plain_pytorch(kind: str, tmp_path: Path) -> None:
+def test_a_loop_with_images_equals_plain_pytorch(kind: str, keys: dict[str, bool], tmp_path: Path) -> None:
+    """With the vision tower frozen, and trained."""
     save(image_config(kind), tmp_path / "model", 7)
     steps = draw_steps(kind)
-    with open_session(tmp_path, steps[0][0]) as session:
+    with open_session(tmp_path, steps[0][0], **keys) as session:
         losses = [session.step(step)["loss"] for step in steps]
         session.save(tmp_path / "saved")
     plain = load(tmp_path / "model").train()
-    assert losses == pytest.approx(train_plain(plain, steps), rel=1e-5)
+    assert losses == pytest.approx(train_plain(plain, steps, bool(keys)), rel=1e-5)
     saved = dict(load(tmp_path / "saved").named_parameters())
     for name, value in plain.named_parameters():
         torch.testing.assert_close(saved[name], value, rtol=1e-5, atol=1e-6, msg=name)

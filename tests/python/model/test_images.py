@@ -12,65 +12,26 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, PreTrainedModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 import native
 import real_runs
 import tiny
-from both_ways import CLIP, DECAY, EPSILON, RATE, TOLERANCE, compare_carried, compare_files, load, save, tensors
+from both_ways import CLIP, DECAY, EPSILON, RATE, TOLERANCE, compare_carried, compare_files, save, tensors
 from breadth import some
 from image_models import IMAGE, PROCESSORS, image_batch, image_config, image_directory
+from image_training import train_with_images
 from needs import package
 from spillway.config import resolve
 from spillway.data.images import load_processor
 from spillway.errors import InputError
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import IGNORED
-from spillway.model.meta.building import build
-from spillway.model.meta.describe import decay_names
 from spillway.run.train import load_work
 
 FAMILIES = ("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "idefics3", "smolvlm")
 STEPS = 10
 SIZES = ["--max_length", "96", "--max_steps", "4", "--lr_scheduler_type", "constant", "--save_steps", "2"]
-
-
-def freeze_others(model: PreTrainedModel) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters that learn: those that text passes."""
-    carried = build(AutoConfig.from_pretrained(model.config._name_or_path), torch.float32).carried_names
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in carried)
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def train_plain(directory: Path, work: list[list[Batch]]) -> tuple[list[float], list[float], PreTrainedModel]:
-    """Losses, gradient norms and the model of the loop that a person would write."""
-    model = load(directory).train()
-    learning, decaying = freeze_others(model), set(decay_names(model))
-    groups = [
-        {"params": [p for name, p in learning if (name in decaying) == decays], "weight_decay": decay}
-        for decays, decay in ((True, DECAY), (False, 0.0))
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON)
-    losses, norms = [], []
-    for step in work:
-        tokens = sum(int((piece.labels[:, 1:] != IGNORED).sum()) for piece in step)
-        total = 0.0
-        for piece in step:
-            assert piece.images is not None and piece.lengths is not None
-            real = (torch.arange(piece.input_ids.shape[1]) < piece.lengths[:, None]).long()
-            output = model(input_ids=piece.input_ids, attention_mask=real, use_cache=False, **piece.images)
-            logits = output.logits[:, :-1].flatten(0, 1).float()
-            labels = piece.labels[:, 1:].flatten()
-            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
-            loss.backward()
-            total += float(loss.detach())
-        norms.append(float(torch.nn.utils.clip_grad_norm_([p for _, p in learning], CLIP)))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(total)
-    return losses, norms, model
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -89,7 +50,7 @@ def test_ten_steps_equal_plain_transformers(kind: str, tmp_path: Path) -> None:
         session.save_model(tmp_path / "saved")
     finally:
         session.close()
-    losses, norms, plain = train_plain(tmp_path / "model", work)
+    losses, norms, plain = train_with_images(tmp_path / "model", work)
     assert [each.loss_sum / each.label_tokens for each in results] == pytest.approx(losses, rel=TOLERANCE)
     assert [each.grad_norm for each in results] == pytest.approx(norms, rel=10 * TOLERANCE)
     plain.save_pretrained(tmp_path / "expected")

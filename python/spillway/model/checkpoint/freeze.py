@@ -39,7 +39,8 @@ def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
         if not any_matches([each], own) and any_matches([each], sorted(carried)):
             raise InputError(
                 f"trainable: {each!r} matches only what belongs to other modalities than text, which is carried along "
-                f"as it is; what can be trained has names such as {examples(own)}"
+                f"as it is; what can be trained has names such as {examples(own)}. For rows with images, "
+                "`freeze_vision_tower: false` and `freeze_multi_modal_projector: false` train these parts"
             )
     freeze(meta_model.model, config.trainable, config.frozen, others)
 

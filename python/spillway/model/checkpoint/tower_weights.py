@@ -10,7 +10,8 @@ import torch
 from spillway.errors import InputError
 from spillway.model.checkpoint.files import converted
 from spillway.model.checkpoint.tensor_names import Names
-from spillway.model.meta.image_tower import ImageTower
+from spillway.model.meta.image_tower import ImageTower, Tower
+from spillway.model.meta.streamed_tower import StreamedTower
 from spillway.model.source import coded
 from spillway.model.source.tensor_files import Stored
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from spillway.model.meta.meta_model import MetaModel
 
 
-def open_tower(meta_model: MetaModel, source: Path, device: torch.device | None = None) -> ImageTower | None:
+def open_tower(meta_model: MetaModel, source: Path, device: torch.device | None = None) -> Tower | None:
     """The tower of a run with images; None: it has none."""
+    if meta_model.tower:
+        return StreamedTower(meta_model, device or torch.device("cpu"))
     return load_tower(meta_model, source, device) if meta_model.takes_images else None
 
 

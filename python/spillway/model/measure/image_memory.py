@@ -23,7 +23,10 @@ from spillway.model.measure.gpu_room import is_out_of_memory
 from spillway.model.meta.image_tower import Features, ImageTower
 from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
 from spillway.model.meta.meta_model import MetaModel
+from spillway.model.meta.outline import leaves_behind
+from spillway.model.meta.streamed_tower import StreamedTower, freeze_unreached
 from spillway.model.source.model_code import refusal
+from spillway.model.stream.passage import all_tensors
 
 if TYPE_CHECKING:
     from spillway.model.batches.batch import Batch
@@ -76,6 +79,8 @@ def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMe
 
 def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
     place.take_buffers(meta_model.model)
+    if meta_model.tower:
+        return measure_streamed_pass(meta_model, batch, place)
     tower = ImageTower(meta_model, place.device)
     weights = tower.bytes
     tower.fill_with_zeros()
@@ -92,9 +97,54 @@ def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemo
     require_sums(meta_model, recording, probed)
     computing = place.peak() - held if place.on_gpu else watch.bytes - before
     rows_bytes = recording.first.numel() * recording.first.element_size()
-    added = sum(call.added.numel() * call.added.element_size() for call in recording.calls if call.added is not None)
-    kept = rows_bytes + argument_bytes(recording.calls) + added
+    kept = rows_bytes + argument_bytes(recording.calls) + added_bytes(recording)
     return ImageMemory(weights, max(0, computing), kept, count_bytes(batch.images), place)
+
+
+def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
+    """The pass forward and backward that the first layer's block begins and ends with. Freezes what it does not reach
+    (`freeze_unreached`)."""
+    work = arrange([batch]).to(place.device)
+    micro_batch, tower = work.micro_batches[0], StreamedTower(meta_model, place.device)
+    given = meta_model, micro_batch, work.ids_of(micro_batch)
+    row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
+    rows = row.expand(batch.input_ids.numel(), meta_model.columns)
+    with meta_model.stand_ins(device=place.device) as leaves:
+        with torch.no_grad():
+            recording = record(*given, rows, tower)
+            require_sums(meta_model, recording, record(*given, rows, tower, 1.0))
+        for leaf, parameter in zip(leaves, meta_model.entry, strict=True):
+            if leaf.requires_grad_(parameter.requires_grad).requires_grad:
+                leaf.register_post_accumulate_grad_hook(let_go)
+        process_memory.give_back()
+        before, held = process_memory.resident(), place.watch_peak()
+        with torch.enable_grad(), process_memory.PeakWatch() as watch:
+            recording = record(*given, rows, tower)
+            made = [tensor for tensor in collect_inputs(recording) if tensor.requires_grad]
+            reached = set(leaves_behind(made))
+            if made:
+                torch.autograd.backward(made, [torch.zeros_like(tensor) for tensor in made])
+            del made
+        computing = place.peak() - held if place.on_gpu else watch.bytes - before
+    reached_parameters = (p for p, leaf in zip(meta_model.entry, leaves, strict=True) if id(leaf) in reached)
+    freeze_unreached(meta_model, set(map(id, reached_parameters)))
+    kept = argument_bytes(recording.calls) + added_bytes(recording)
+    return ImageMemory(0, max(0, computing), kept, count_bytes(batch.images), place)
+
+
+def let_go(leaf: torch.Tensor) -> None:
+    leaf.grad = None
+
+
+def collect_inputs(recording: Recording) -> list[torch.Tensor]:
+    """The tensors that layers are given, the hidden state first."""
+    return [recording.first, *all_tensors(recording.calls)]
+
+
+def added_bytes(recording: Recording) -> int:
+    """Bytes of what the model adds between its layers."""
+    added = [call.added for call in recording.calls if call.added is not None]
+    return sum(each.numel() * each.element_size() for each in added)
 
 
 def require_sums(meta_model: MetaModel, recording: Recording, probed: Recording) -> None:

@@ -42,7 +42,10 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
     decaying = set(decay_names(meta_model.model))
 
     asked = estimate_met(meta_model.config, size.tokens) if meta_model.on_demand else 1
-    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in list_matrices(module)}
+    multiplying = [module for layer in meta_model.layers for module in layer.modules()]
+    matrices = {id(p) for module in multiplying for p in list_matrices(module)}
+    tower = set(map(id, meta_model.tower))
+    matrices |= {id(p) for module in meta_model.model.modules() for p in list_matrices(module) if id(p) in tower}
 
     def tensor(p: nn.Parameter, role: BlockRole) -> TensorSpec:
         key = id(p)

@@ -12,7 +12,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from transformers.utils import ModelOutput
 
 from spillway.errors import InputError
 from spillway.model.batches.microbatch import MicroBatch
+from spillway.model.meta.layer_arguments import Answering
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.meta.on_meta import on_meta
 from spillway.model.source.source import auto_class, is_multimodal
@@ -80,6 +81,9 @@ class ImageTower:
         """The names of parameters that have no values yet."""
         return [name for name, each in self._model.named_parameters() if name in self.names and each.is_meta]
 
+    def features(self) -> Features:
+        return Features(self)
+
     def compute(self, owner: str, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """The features that the model's module `owner` makes of images."""
         with torch.no_grad():
@@ -123,9 +127,16 @@ class Features:
                 delattr(module, METHOD)
 
 
-def list_features(tower: ImageTower | None, batches: Sequence[MicroBatch]) -> list[Features | None]:
+class Tower(Protocol):
+    """Makes features of images."""
+
+    def features(self) -> Answering:
+        """Returns features for one micro-batch in one step."""
+
+
+def list_features(tower: Tower | None, batches: Sequence[MicroBatch]) -> list[Answering | None]:
     """Features of each micro-batch; None where it has no images."""
-    return [None if tower is None or batch.images is None else Features(tower) for batch in batches]
+    return [None if tower is None or batch.images is None else tower.features() for batch in batches]
 
 
 def makes_image_features(config: Any) -> bool:

@@ -202,7 +202,7 @@ def take_added(positional: tuple[Any, ...], keywords: dict[str, Any], blank: tor
     if not isinstance(hidden, torch.Tensor) or hidden.shape != blank.shape or hidden.dtype != blank.dtype:
         raise refusal(kind, "its backbone changes the hidden state between its layers")
     rest = {key: item for key, item in keywords.items() if key != name}
-    return Arguments(name, positional[1:], rest, None if is_view(hidden, blank) else hidden.detach())
+    return Arguments(name, positional[1:], rest, None if is_view(hidden, blank) else hidden)
 
 
 def is_view(value: Any, hidden: torch.Tensor) -> bool:

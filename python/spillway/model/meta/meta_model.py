@@ -95,6 +95,7 @@ class MetaModel:
         self.pieces: dict[int, int] = {}  # by identity of a packed parameter: how many passes can convert it in
         self.on_demand: set[int] = set()  # of these, by identity: pieces come when a pass asks for them
         self.takes_images = False  # micro-batches may have images
+        self.tower: list[nn.Parameter] = []  # parts that make features of images and that the engine has
         self.extra: frozenset[str] = frozenset()  # names of tensors in the checkpoint that every save carries along
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None
@@ -103,6 +104,11 @@ class MetaModel:
     def take_images(self) -> None:
         """The way in runs for every micro-batch: its first hidden state, positions and masks follow from images."""
         self.takes_images, self.simple_entry = True, False
+
+    def take_tower(self) -> None:
+        """Makes the parameters that were carried along parameters of the way in."""
+        self.tower, self.carried = self.carried, []
+        self.entry, self.simple_entry = [*self.entry, *self.tower], False
 
     def remember_original(self) -> None:
         """The model is about to get adapters: files go by what it was."""

@@ -72,7 +72,7 @@ class Passage:
         """True if gradients flow only to the hidden state, and the layer leaves nothing to other layers. What goes on
         between layers is the business of passes that recompute."""
         call = self.calls[place]
-        given = [call.positional, list(call.keywords.values())]
+        given = list_given(call)
         if self._passed or self.balance is not None or any(True for _ in mappings_in(given)):
             return False
         return not any(tensor.requires_grad or id(tensor) in self._tracked for tensor in tensors_in(given))
@@ -190,11 +190,15 @@ class Crossing:
 def replace_tensors(call: Arguments, change: Any, mappings: dict[int, Any]) -> Arguments:
     positional = rebuilt(call.positional, change, mappings)
     keywords = {name: rebuilt(value, change, mappings) for name, value in call.keywords.items()}
-    return Arguments(call.keyword, positional, keywords, call.added)
+    return Arguments(call.keyword, positional, keywords, rebuilt(call.added, change, mappings))
 
 
 def all_tensors(calls: list[Arguments]) -> list[torch.Tensor]:
-    return [tensor for call in calls for tensor in tensors_in([call.positional, list(call.keywords.values())])]
+    return [tensor for call in calls for tensor in tensors_in(list_given(call))]
+
+
+def list_given(call: Arguments) -> list[Any]:
+    return [call.positional, list(call.keywords.values()), call.added]
 
 
 def snapshot(call: Arguments) -> Snapshot:

@@ -23,7 +23,7 @@ from spillway.model.layers.token_tiles import ALL_AT_ONCE, Parts, TokenTiles
 from spillway.model.layers.weight_sums import AddProduct, WeightSums, choose_product
 from spillway.model.meta.after_layers import transformed_logits
 from spillway.model.meta.factors import project
-from spillway.model.meta.image_tower import ImageTower, list_features
+from spillway.model.meta.image_tower import Tower, list_features
 from spillway.model.meta.layer_arguments import LayerArguments, Recording
 from spillway.model.meta.meta_model import MetaModel, Space
 from spillway.model.stream.layer import Stage, slots_of
@@ -64,7 +64,7 @@ class Stream:
         fused: bool = False,
         product: AddProduct | None = None,
         before_passes: Callable[[], None] = lambda: None,
-        tower: ImageTower | None = None,
+        tower: Tower | None = None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that backward
         need not compute again (`verify_equivalence`). `before_passes` is called before a step or evaluation,
