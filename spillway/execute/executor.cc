@@ -295,16 +295,16 @@ void Executor::done() {
   bank(instance).times[task].end = now();
   ++pass_;
   caller_transfers_.clear();
-  let_go([](const Task&) { return true; }, caller_transfers_);  // what nobody has asked for is skipped
+  release_held([](const Task&) { return true; }, caller_transfers_);  // what nobody has asked for is skipped
   skipped_.clear();
   end_task({instance, task}, caller_transfers_);
   lock.unlock();
   launch(caller_transfers_);
 }
 
-/// Of what the pass may ask for and has not.
+/// Releases tasks that the pass may ask for and has not.
 template <class Filter>
-void Executor::let_go(const Filter& filter, std::vector<Start>& transfers) {
+void Executor::release_held(const Filter& filter, std::vector<Start>& transfers) {
   std::vector<Start> skipped;
   std::erase_if(held_, [&](Index t) {
     if (!filter(schedule_.tasks[t])) return false;
@@ -321,7 +321,7 @@ void Executor::ask(plan::Range chunks) {
     auto& asked = bank(instances_ - 1).asked;
     const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
     for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
-    let_go([&](const Task& task) { return task.what.index < chunks.end() && chunks.first < task.what.end(); },
+    release_held([&](const Task& task) { return task.what.index < chunks.end() && chunks.first < task.what.end(); },
            transfers);
   }
   launch(transfers);

@@ -135,7 +135,7 @@ class Executor final : private UpdateLanes::Owner {
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   [[nodiscard]] bool is_held(const Bank& bank, const plan::Task& task) const;
   template <class Filter>
-  void let_go(const Filter& filter, std::vector<Start>& transfers);  // locked
+  void release_held(const Filter& filter, std::vector<Start>& transfers);  // locked
   void open_bank(Bank& bank, Mode mode);                             // locked
   void drop_early(std::vector<Start>& transfers);                    // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }

@@ -43,7 +43,7 @@ struct TensorSpec {
   /// time when layers ask for them. 0: passes convert all of it before they begin.
   std::uint64_t pieces = 0;
   bool apart = false;  ///< with `pieces`, of whole granules of a chunk: each is an object of its own (Chunk::object)
-  /// With `apart`: share of its pieces that an average step asks for. Below 1 passes ask for what they need of it.
+  /// Share of the pieces that are `apart` that an average step asks for; below 1 passes ask for those they need.
   double asked = 1;
 };
 

@@ -345,9 +345,9 @@ void follow(StepGraph& graph, const WeightUse& use) {
     for (auto& it : routes) it.bring_to_host(i);
     if (graph.description.is_shared()) {
       const bool any = std::ranges::any_of(routes, [&](const WeightRoute& it) { return it.finds(i); });
-      const auto found = any ? graph.gathers[use.passes[i - 1]] : kNone, sent = add_gather(graph, p);
-      graph.need(sent, found);
-      graph.gathers[p] = sent != kNone ? sent : found;
+      const auto before = any ? graph.gathers[use.passes[i - 1]] : kNone, sent = add_gather(graph, p);
+      graph.need(sent, before);
+      graph.gathers[p] = sent != kNone ? sent : before;
     }
     if (graph.computes_on_host(p)) continue;
     for (auto& it : routes) it.bring_to_device(i);

@@ -65,8 +65,9 @@ class Place:
     def ask(self, runs: Sequence[tuple[int, int]]) -> None:
         """For first and number of experts that are needed, here and then beside."""
         for place in (self, *self.beside):
-            for first, count in runs if place._ask is not None else ():
-                place._ask(place._tensor, first, count)
+            if place._ask is not None:
+                for first, count in runs:
+                    place._ask(place._tensor, first, count)
 
     def take(self, first: int, count: int) -> torch.Tensor:
         """So many experts, [count, rows, columns], until the next call for any tensor."""

@@ -107,11 +107,12 @@ class Stage:
         with replaced_forwards(self._fused | self._fused_norm):
             self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone, self._sums)
             self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
-        in_pieces = [] if convert is None else [slot for slot in slots if id(slot.meta) in meta_model.pieces]
+        in_pieces = [slot for slot in slots if id(slot.meta) in meta_model.pieces]
         self._pieces: dict[int, Place] = {}
-        for slot in in_pieces if convert else ():
-            asks = ask if id(slot.meta) in meta_model.on_demand else None
-            self._pieces[slot.tensor] = Place(slot.tensor, slot.meta, convert, device, asks)
+        if convert is not None:
+            for slot in in_pieces:
+                asks = ask if id(slot.meta) in meta_model.on_demand else None
+                self._pieces[slot.tensor] = Place(slot.tensor, slot.meta, convert, device, asks)
         for place in self._pieces.values():
             same = (it for it in self._pieces.values() if it.meta.shape[0] == place.meta.shape[0])
             place.beside = [it for it in same if it is not place]
