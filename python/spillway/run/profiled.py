@@ -54,7 +54,7 @@ def profiled(
     dtype = config.compute_dtype
     if shape.largest_images is not None:
         meta_model.take_images()
-    with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
+    with loss_kernels(engine_type, dtype, device.small(compute.place)) as kernels:
         budget = memory_budget(config, processes)
         own = replace(shape, micro_batches=shape.largest_share)
         saved = config.activation_recompute != "all"
