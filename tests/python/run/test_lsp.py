@@ -254,8 +254,8 @@ def test_updated_on_a_device_no_bit_is_another(
 
     def resident(*given: Any) -> DeviceSettings | None:
         made = settings(*given)
-        assert made is not None
-        made.state = 1.0
+        if made is not None:
+            made.state = 1.0
         return made
 
     monkeypatch.setattr(device, "settings", resident)
