@@ -90,24 +90,25 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from overlap_update import pass_seconds
     from shapes import config_of
 
-    from spillway._engine import Engine
+    from spillway._engine import DeviceSettings, Engine, EngineSettings, PathSettings, PlacementSettings
     from spillway.model.meta.building import build
     from spillway.model.meta.describe import WorkSize, describe
 
     meta_model = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
     described = describe(meta_model, WorkSize(1, arguments.tokens), "bf16")
     described.chunk_elements = arguments.chunk_elements
-    device = {"memory": 1 << 40, "weight": 0, "activation": 0, "state": arguments.lives,
-              "streamed_state": arguments.passes, "streamed_grad": arguments.keeps, "to_device": 25e9,
-              "from_device": 25e9, "update": 1e11}  # fmt: skip
+    device = DeviceSettings(
+        memory=1 << 40, weight=0, activation=0, state=arguments.lives, device_updated=arguments.passes,
+        grad=arguments.keeps, to_device=25e9, from_device=25e9, update=1e11,
+    )  # fmt: skip
     seconds = pass_seconds(described, arguments.tokens, arguments.rate)
-    settings: dict[str, Any] = {"dram_budget": 1 << 40, "device": device, "clipping": False, "seconds": seconds}
+    settings = EngineSettings(dram_budget=1 << 40, device=device, clipping=False, seconds=seconds)
     if arguments.early:
-        settings["update_schedule"] = "early"
+        settings.update_schedule = "early"
     if arguments.durable:
-        settings |= {"storage": [{"directory": ".", "capacity": 1 << 40}], "durability": "step",
-                     "placement": dict.fromkeys(("weight", "state", "grad", "activation"), 1)}  # fmt: skip
-    timeline = json.loads(Engine(described, json.dumps(settings)).timeline())
+        settings.storage, settings.durability = [PathSettings(directory=".", capacity=1 << 40)], "step"
+        settings.placement = PlacementSettings(weight=1, state=1, grad=1, activation=1)
+    timeline = json.loads(Engine(described, settings).timeline())
     print(f"both directions at once: {100 * at_once(timeline):.0f} % of the time of the one that has less to do")
     return table(list(copies(timeline, 2)))
 

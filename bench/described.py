@@ -92,28 +92,31 @@ def here(number: str, *places: str) -> dict[str, Any]:
     shape = WorkShape(config.gradient_accumulation_steps, config.per_device_train_batch_size, config.max_length, 0, 0)
     session = EngineSession(config, shape, only_plan=True)
     try:
-        return outcome(session.plan | {"settings": session.settings})
+        return outcome(session.plan | {"settings": json.loads(session.settings.to_json())})
     finally:
         session.close()
 
 
 def there(config: Any, profile: dict[str, Any], found: Any, trace: Any) -> dict[str, Any]:
+    from spillway._engine import Profile
     from spillway.run.machines import ask_plan
 
-    asked = ask_plan(config, profile, found, trace, False)
-    return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.text())}
+    asked = ask_plan(config, Profile.parse(json.dumps(profile)), found, trace, False)
+    return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.described().settings.to_json())}
 
 
 def rates_of_now(dtype: str, hidden: str, row: str, tokens: str) -> dict[str, Any]:
     """Of a profile's rates those that tell of a model of that hidden size, of rows of that many tokens, and of so many
     tokens in all."""
+    from spillway._engine import Profile
     from spillway.machine import compute_rates as known
     from spillway.machine import process_memory
 
     process_memory.settle()
     near = [shape for shape in known.SHAPES if any(abs(math.log(size / int(hidden))) < NEAR for size in shape)]
     several, rows = around(int(tokens), known.TOKENS), around(int(row), known.ROWS)
-    return known.rates(dtype, known.TYPES[dtype], near, several, rows)
+    measured = Profile(compute=[known.rates(dtype, known.TYPES[dtype], near, several, rows)])
+    return dict(json.loads(measured.to_json())["compute"][0])
 
 
 def around(value: int, known: Sequence[int]) -> list[int]:

@@ -159,7 +159,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def compare(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """One part, measured afresh."""
     profile = _engine.measure([str(directory)])  # once for all sessions
-    (directory / "profile.json").write_text(profile, encoding="utf-8")
+    profile.save(str(directory / "profile.json"))
     if args.part == "bf16":
         return compare_bf16(args, directory)
     return {

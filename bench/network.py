@@ -177,7 +177,7 @@ def planned(out: Path, processes: int) -> list[int]:
 
     description = _engine.Description.parse((out / identity.DESCRIPTION).read_text(encoding="utf-8"))
     size, local = description.world.size, description.world.local
-    settings = (out / identity.SETTINGS).read_text(encoding="utf-8")
+    settings = _engine.EngineSettings.parse((out / identity.SETTINGS).read_text(encoding="utf-8"))
     found = [0] * len(MACHINES)
     for rank in range(size):
         network = _engine.Network(rank, size)

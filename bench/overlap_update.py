@@ -21,12 +21,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shapes import config_of, random_tokens
 
 from spillway._engine import BlockSpec, Description
 from spillway.cli.arguments import parse
+
+if TYPE_CHECKING:
+    from spillway._engine import EngineSettings, PassSeconds
 
 HERE = Path(__file__).parent
 GOAL = 0.05
@@ -121,15 +124,18 @@ def description(shape: str, sequence: int) -> Description:
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 
 
-def pass_seconds(described: Description, sequence: int, rate: float) -> dict[str, float]:
+def pass_seconds(described: Description, sequence: int, rate: float) -> PassSeconds:
     """By floating-point operations: two for every weight and token, twice that for gradients, recomputed layers."""
     layers = [b for b in described.blocks if b.role.name == "layer"][:-1]  # the last is the final norm
     one = sum(rows * columns for rows, columns in matrices(layers[0])) * sequence * 2 / rate
     rows, columns = described.blocks[0].tensors[0].shape
     slices = -(-rows * columns // (4 << 20))
     head = rows * columns * sequence * 2 / rate / slices
-    return {"forward": one, "backward": 3 * one, "tail_forward": 1e-6, "tail_backward": 1e-6, "head_loss": head,
-            "head_gradient": 3 * head}  # fmt: skip
+    from spillway._engine import PassSeconds
+
+    return PassSeconds(
+        forward=one, backward=3 * one, tail_forward=1e-6, tail_backward=1e-6, head_loss=head, head_gradient=3 * head
+    )
 
 
 def matrices(block: BlockSpec) -> list[tuple[int, int]]:
@@ -147,24 +153,24 @@ def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 row: dict[str, Any] = {"shape": shape, "faster": faster, "update_cores": cores}
                 for schedule in SCHEDULES:
                     settings = settings_of(arguments, cores, schedule)
-                    settings["seconds"] = pass_seconds(described, arguments.sequence, arguments.rate * faster)
-                    plan = json.loads(Engine(described, json.dumps(settings)).plan())
+                    settings.seconds = pass_seconds(described, arguments.sequence, arguments.rate * faster)
+                    plan = json.loads(Engine(described, settings).plan())
                     row[schedule] = added(plan, cores)
                 found.append(row)
                 tell(row)
     return found
 
 
-def settings_of(arguments: argparse.Namespace, cores: int, schedule: str) -> dict[str, Any]:
-    profile = {
-        "spillway_profile": 1, "cores": 2 + cores, "dram_total": 1 << 40, "dram_available": 1 << 40, "paths": [],
-        "update_elements_per_second": arguments.update_rate, "copy_bytes_per_second": 1e10,
-        "compute_flops_per_second": 0,
-    }  # fmt: skip
-    return {
-        "dram_budget": 1 << 40, "process_bytes": 0, "work_bytes": 0, "profile": profile, "update_cores": cores,
-        "update_schedule": schedule, "clipping": False,
-    }  # fmt: skip
+def settings_of(arguments: argparse.Namespace, cores: int, schedule: str) -> EngineSettings:
+    from spillway._engine import EngineSettings, Profile
+
+    profile = Profile(
+        cores=2 + cores, dram_total=1 << 40, dram_available=1 << 40, update_elements_per_second=arguments.update_rate,
+        copy_bytes_per_second=1e10,
+    )  # fmt: skip
+    return EngineSettings(
+        dram_budget=1 << 40, profile=profile, update_cores=cores, update_schedule=schedule, clipping=False
+    )
 
 
 def added(plan: dict[str, Any], cores: int) -> dict[str, float]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import gzip
 import json
 import os
@@ -154,7 +155,8 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
             while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and may_try(taken, seconds)):
                 taken.append(one_step(session, setting, len(taken)))
         pieces = pieces_of(session, Path(timeline) if timeline else directory / "timeline.json.gz")
-        settings = {key: session.settings[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
+        told = json.loads(session.settings.to_json())
+        settings = {key: told[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
         session.close()
     kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
     measured = statistics.median(undisturbed(taken) or [seconds for seconds, _ in taken[2:]])
@@ -177,10 +179,12 @@ class Planner:
         from spillway.errors import DoesNotFit
         from spillway.run.settings import placement_shares
 
-        settings = self._settings | {"placement": placement_shares(placement)}
+        settings = copy.copy(self._settings)
+        settings.placement = placement_shares(placement)
+        settings.dram_budget = budget or settings.dram_budget
         try:
             with translated():
-                engine = Engine(self._description, json.dumps(settings | ({"dram_budget": budget} if budget else {})))
+                engine = Engine(self._description, settings)
         except DoesNotFit:
             return None
         return dict(json.loads(engine.plan()))

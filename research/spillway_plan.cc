@@ -7,6 +7,7 @@
 #include "spillway/plan/json.h"
 #include "spillway/plan/room.h"
 #include "spillway/plan/search.h"
+#include "spillway/plan/settings.h"
 
 namespace spillway::research {
 namespace {
@@ -67,17 +68,17 @@ struct Asked {
 };
 
 Asked asked_of(const machine::Profile& profile, const PlannedModel& model) {
-  json settings{{"work",
-                 {{"sequence", model.sequence},
-                  {"batch", model.batch},
-                  {"query", model.query},
-                  {"key", model.key},
-                  {"feed_forward", model.feed_forward}}},
-                {"dram_budget", model.dram}};
-  if (model.durability) settings["durability"] = plan::name_of(*model.durability);
+  plan::MachineRequest request;
+  request.settings.dram_budget = model.dram;
+  request.settings.durability = model.durability;
+  request.work.sequence = model.sequence;
+  request.work.batch = model.batch;
+  request.work.query = model.query;
+  request.work.key = model.key;
+  request.work.feed_forward = model.feed_forward;
   const auto description = plan::parse_description(described(model, profile));
-  const auto found = plan::describe_machine(description, settings.dump(), profile);
-  return {description, plan::parse_budget(found.settings), plan::parse_rates(found.settings, found.profile)};
+  const auto found = plan::describe_machine(description, request, profile).settings;
+  return {description, plan::make_budget(found), plan::make_rates(found)};
 }
 
 }  // namespace

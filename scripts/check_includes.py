@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "state": {"base", "kernels", "optim", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
     "plan": {
-        *{"base", "optim/optimizers.h", "optim/reduction.h", "machine/profile.h"},
+        *{"base", "optim/optimizers.h", "optim/reduction.h", "machine/profile.h", "machine/profile_fields.h"},
         *{"state/layout.h", "state/ownership.h", "state/rule.h"},
     },
     "sink": {"device", "kernels", "plan/device_workspace.h", "state"},

@@ -1,4 +1,4 @@
-// spillway::Engine for Python: settings from JSON, and what EngineTelemetry tells. No logic.
+// spillway::Engine for Python: its settings, and what EngineTelemetry tells. No logic.
 #include "engine.h"
 
 #include <nanobind/stl/filesystem.h>
@@ -10,62 +10,56 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <nlohmann/json.hpp>
-
 #include "module.h"
 #include "spillway/journal/lines.h"
-#include "spillway/machine/profile_json.h"
 #include "spillway/network/served.h"
-#include "spillway/plan/json.h"
+#include "spillway/plan/settings.h"
 #include "spillway/storage/listing.h"
 #include "spillway/storage/volume.h"
 #include "struct.h"
 
 using namespace nb::literals;
+using spillway::plan::EngineSettings;
 
 namespace {
 
-spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const spillway::Settings& settings) {
+spillway::execute::DeviceOptions make_device(const EngineSettings& settings, const spillway::plan::Rates& rates) {
   spillway::execute::DeviceOptions out;
-  out.name = json.value("name", out.name);
-  out.stream = reinterpret_cast<void*>(json.value("stream", std::uintptr_t{0}));
-  if (settings.budget.device) out.simulated.memory = settings.budget.device->capacity;
-  if (json.value("bounded", false)) {
-    out.simulated.to_device = settings.rates.to_device;
-    out.simulated.from_device = settings.rates.from_device;
-    out.simulated.latency = settings.rates.copy_latency;
-    out.simulated.update = settings.rates.device_update;
+  if (!settings.device) return out;
+  const auto& device = *settings.device;
+  out.name = device.name;
+  out.stream = reinterpret_cast<void*>(device.stream);  // NOLINT
+  out.simulated.memory = device.memory;
+  if (device.bounded) {
+    out.simulated.to_device = rates.to_device;
+    out.simulated.from_device = rates.from_device;
+    out.simulated.latency = rates.copy_latency;
+    out.simulated.update = rates.device_update;
   }
   return out;
 }
 
-spillway::execute::NodeOptions parse_node(const nlohmann::json& node) {
-  spillway::execute::NodeOptions out{.limit = node.value("limit", 0.0)};
-  const auto kind = node.value("kind", "numa");
-  if (kind == "fake" || kind == "dram") out.backing = spillway::memory::anywhere();
-  if (kind == "file") out.backing = spillway::memory::in_file(node.at("directory").get<std::string>());
+spillway::execute::NodeOptions make_node(const spillway::plan::NodeSettings& node) {
+  spillway::execute::NodeOptions out{.limit = node.limit};
+  if (node.anywhere || traits(node.kind).is_rest) out.backing = spillway::memory::anywhere();
+  if (!node.directory.empty()) out.backing = spillway::memory::in_file(node.directory);
   return out;
 }
 
-spillway::Settings parse_settings(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
+spillway::Settings make_settings(const EngineSettings& settings) {
   spillway::Settings out;
-  out.budget = spillway::plan::parse_budget(text);
-  const auto profile = json.value("profile", nlohmann::json::object());
-  out.rates = spillway::plan::parse_rates(
-      text, profile.empty() ? spillway::machine::Profile{} : spillway::machine::from_json(profile.dump(), "profile"));
-  out.threads = json.value("threads", 1U);
-  out.run = json.value("run", out.run);
-  out.storage.overwrite = json.value("overwrite", false);
-  out.storage.keep = json.value("keep", false);
-  out.storage.erase = json.value("erase", false);
-  for (const auto& node : json.value("nodes", nlohmann::json::array())) {
-    out.nodes.push_back(parse_node(node));
-  }
-  out.device = parse_device(json.value("device", nlohmann::json::object()), out);
-  for (const auto& path : json.value("storage", nlohmann::json::array())) {
-    const bool device = path.contains("device");
-    out.storage.places.push_back({path.at(device ? "device" : "directory").get<std::string>(), device});
+  out.budget = spillway::plan::make_budget(settings);
+  out.rates = spillway::plan::make_rates(settings);
+  out.threads = settings.threads;
+  out.run = settings.run;
+  out.storage.overwrite = settings.overwrite;
+  out.storage.keep = settings.keep;
+  out.storage.erase = settings.erase;
+  for (const auto& node : settings.nodes) out.nodes.push_back(make_node(node));
+  out.device = make_device(settings, out.rates);
+  for (const auto& path : settings.storage) {
+    const bool whole = !path.device.empty();
+    out.storage.places.push_back({whole ? path.device : path.directory, whole});
   }
   return out;
 }
@@ -161,11 +155,11 @@ void bind_engine(nb::module_& module) {
   PyEngine engine(module, "Engine", "One run's state on its tiers, and the schedule that moves it.");
   engine.def(
       "__init__",
-      [](Engine* self, const spillway::plan::Description& description, const std::string& settings,
+      [](Engine* self, const spillway::plan::Description& description, const EngineSettings& settings,
          std::shared_ptr<spillway::network::Served> network) {
-        auto parsed = parse_settings(settings);
-        parsed.network = std::move(network);
-        new (self) Engine(description, std::move(parsed));
+        auto made = make_settings(settings);
+        made.network = std::move(network);
+        new (self) Engine(description, std::move(made));
       },
       "description"_a, "settings"_a, "network"_a.none() = nb::none());
   bind_engine_step(module, engine);

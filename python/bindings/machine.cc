@@ -143,20 +143,20 @@ void bind_measurements(nb::module_& module) {
         const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind, most_memory));
+        return spillway::machine::measure(paths, seconds, kind, most_memory);
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16",
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact", nb::arg("most_memory") = ~std::uint64_t{0},
-      "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
+      "This machine's profile; `directories`: where the storage paths' rates are measured.");
   module.def(
       "probe",
       [](const std::vector<std::string>& directories, double seconds) {
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
+        return spillway::machine::probe(paths, seconds);
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4,
-      "This machine's profile as JSON, with its NUMA nodes and the matrix of CPUs by memory.");
+      "This machine's profile, with its NUMA nodes and the matrix of CPUs by memory.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,
@@ -222,33 +222,6 @@ void bind_nodes(nb::module_& module) {
       "(NUMA node or None, {place: (NUMA node, words)} of drives that are remote) of a GPU.");
 }
 
-void bind_profiles(nb::module_& module) {
-  module.def(
-      "save_profile",
-      [](const std::string& text, const std::string& path) {
-        spillway::machine::save_profile(spillway::machine::from_json(text, path), path);
-      },
-      nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
-  module.def(
-      "check_profile",
-      [](const std::string& text, const std::string& source) {
-        return spillway::machine::to_json(spillway::machine::from_json(text, source));
-      },
-      "A profile checked and completed; ValueError names the key.");
-  module.def(
-      "describe_machine",
-      [](const spillway::plan::Description& description, const std::string& settings, const std::string& profile,
-         const std::string& source) {
-        const auto machine = spillway::machine::from_json(profile, source);
-        const auto found = spillway::plan::describe_machine(description, settings, machine);
-        auto out = nlohmann::json::parse(found.settings);
-        out["profile"] = nlohmann::json::parse(spillway::machine::to_json(found.profile));
-        return out.dump();
-      },
-      nb::arg("description"), nb::arg("settings"), nb::arg("profile"), nb::arg("source") = "profile",
-      "Settings of an Engine for the machine of a profile, as JSON; see plan/described.h.");
-}
-
 }  // namespace
 
 void bind_machine(nb::module_& module) {
@@ -257,5 +230,4 @@ void bind_machine(nb::module_& module) {
   bind_process(module);
   bind_measurements(module);
   bind_nodes(module);
-  bind_profiles(module);
 }

@@ -49,6 +49,8 @@ NB_MODULE(_engine, module) {
   bind_checkpoint(module);
   bind_coding(module);
   bind_description(module);
+  bind_profile(module);
+  bind_settings(module);
   bind_engine(module);
   bind_interruption(module);
   bind_machine(module);

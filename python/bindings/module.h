@@ -14,5 +14,7 @@ void bind_network(nanobind::module_& module);
 void bind_optim(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_packed(nanobind::module_& module);
+void bind_profile(nanobind::module_& module);
 void bind_reduction(nanobind::module_& module);
+void bind_settings(nanobind::module_& module);
 void bind_timeline(nanobind::module_& module);

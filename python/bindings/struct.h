@@ -8,21 +8,13 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-/// A field under its own name.
-template <class T, class V>
-struct Field {
-  using Value = V;
-  const char* name;
-  V T::*member;
+#include "spillway/base/field.h"
 
-  const V& get(const T& it) const { return it.*member; }
-  void set(T& it, V value) const { it.*member = std::move(value); }
-};
-template <class T, class V>
-Field(const char*, V T::*) -> Field<T, V>;
+using spillway::Field;
 
 /// A field that Python has as another type: an enumerator as its word.
 template <class T, class V>
@@ -62,4 +54,71 @@ nanobind::class_<T> bind_struct(nanobind::handle scope, const char* name, const 
   out.def("__repr__", [names](nanobind::handle self) { return show(self, names); });
   out.attr("__hash__") = nanobind::none();
   return out;
+}
+
+/// An enumerator that Python has as its word.
+template <class T, class E>
+struct WordField {
+  using Value = std::string;
+  const char* name;
+  E T::*member;
+
+  Value get(const T& it) const { return spillway::word_of(it.*member); }
+  void set(T& it, const Value& value) const { it.*member = spillway::parse_word<E>(value, name); }
+};
+
+/// The same, or None.
+template <class T, class E>
+struct OptionalWordField {
+  using Value = std::optional<std::string>;
+  const char* name;
+  std::optional<E> T::*member;
+
+  Value get(const T& it) const {
+    const auto& value = it.*member;
+    return value ? Value(spillway::word_of(*value)) : std::nullopt;
+  }
+  void set(T& it, const Value& value) const {
+    it.*member = value ? std::optional(spillway::parse_word<E>(*value, name)) : std::nullopt;
+  }
+};
+
+template <class T, class V>
+constexpr auto convert_words(const Field<T, V>& field) {
+  if constexpr (spillway::kHasWords<V>) {
+    return WordField<T, V>{field.name, field.member};
+  } else {
+    return field;
+  }
+}
+template <class T, class V>
+constexpr auto convert_words(const Field<T, std::optional<V>>& field) {
+  if constexpr (spillway::kHasWords<V>) {
+    return OptionalWordField<T, V>{field.name, field.member};
+  } else {
+    return field;
+  }
+}
+
+/// Binds T with spillway::kFields<T>. Such a struct may be sent to another process.
+template <class T>
+nanobind::class_<T> bind_fields(nanobind::handle scope, const char* name, const char* doc) {
+  return std::apply(
+      [&](const auto&... field) {
+        auto out = bind_struct<T>(scope, name, doc, convert_words(field)...);
+        out.def("__getstate__", [](const T& self) {
+          return std::apply([&](const auto&... it) { return nanobind::make_tuple(convert_words(it).get(self)...); },
+                            spillway::kFields<T>);
+        });
+        out.def("__setstate__", [](T& self, const nanobind::tuple& state) {
+          new (&self) T();
+          std::size_t next = 0;
+          const auto restore = [&](const auto& it) {
+            it.set(self, nanobind::cast<typename std::decay_t<decltype(it)>::Value>(state[next++]));
+          };
+          spillway::for_each_field<T>([&](const auto& it) { restore(convert_words(it)); });
+        });
+        return out;
+      },
+      spillway::kFields<T>);
 }

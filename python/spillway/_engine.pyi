@@ -231,6 +231,417 @@ class Delay:
     waits_for: str = ""  # what has to end first
     seconds: float = 0.0  # since others may wait for it
 
+@dataclass(kw_only=True)
+class PathProfile:
+    """Rates of one storage path through the engine, checksums included. 0 = unknown."""
+
+    name: str = "0"  # shown as path:NAME
+    read_bytes_per_second: float = 0.0  # reads alone
+    write_bytes_per_second: float = 0.0  # writes alone
+    mixed_bytes_per_second: float = 0.0  # half reads, half writes at once: the sum of both directions
+    cores_at_full_speed: float = 0.0  # CPUs that compute on all of them loses while both directions run
+    capacity: int = 0  # for what a run keeps there; 0 = unknown
+
+@dataclass(kw_only=True)
+class NodeProfile:
+    """A NUMA node. 0 = unknown, and of the transfers: bounded by the links alone."""
+
+    id: int = 0  # shown as numa:ID
+    cxl: bool = False  # a card without CPUs; else DRAM
+    capacity: int = 0  # bytes
+    update_elements_per_second: float = 0.0  # AdamW of exact states that lie there, as many threads as saturate it
+    to_gpus_bytes_per_second: float = 0.0  # all transfers from it to GPUs together
+    from_gpus_bytes_per_second: float = 0.0  # and the other way
+    available: int = 0  # what could be taken when it was measured
+    cpus: str = ""  # its CPUs, as "0-3,8"
+    read_bytes_per_second: float = 0.0
+    write_bytes_per_second: float = 0.0
+    copy_bytes_per_second: float = 0.0  # bytes copied within it
+    update_elements_per_second_thread: float = 0.0  # of one thread
+    update_threads: int = 0  # that saturate it
+    tier: int = 0  # the kernel's memory tier: a smaller number is faster memory
+    promised_read_bytes_per_second: float = 0.0  # the firmware's table of attributes (HMAT)
+    promised_write_bytes_per_second: float = 0.0
+    promised_latency_seconds: float = 0.0  # of a read
+
+@dataclass(kw_only=True)
+class Saturation:
+    """How a rate grows with threads, in any unit a second. 0 = unknown."""
+
+    thread: float = 0.0  # of one thread
+    most: float = 0.0  # of as many as it takes
+    threads: int = 0  # that many: more are not 5 % faster
+
+@dataclass(kw_only=True)
+class NodeAccess:
+    """What CPUs of one NUMA node reach on the memory of another. Bytes a second; of `update` elements a second."""
+
+    cpus: int = 0  # the node whose CPUs work
+    memory: int = 0  # the node whose memory they work on
+    distance: int = 0  # as the firmware says, 10 on one node; 0 = unknown
+    read: Saturation = field(default_factory=Saturation)
+    write: Saturation = field(default_factory=Saturation)
+    copy: Saturation = field(default_factory=Saturation)  # bytes copied, within that memory
+    update: Saturation = field(default_factory=Saturation)  # of the kind that was asked for
+
+@dataclass(kw_only=True)
+class LayerProfile:
+    """Products of a layer of that shape, on the compute device."""
+
+    hidden: int = 0
+    intermediate: int = 0
+    tokens: int = 0  # of a micro-batch
+    flops_per_second: float = 0.0  # of the product [tokens, hidden] x [hidden, intermediate] in bf16
+    fp32_flops_per_second: float = 0.0  # the same in fp32; 0 = unknown
+
+@dataclass(kw_only=True)
+class ProductRate:
+    """The three products of a linear layer with a weight of [outer, inner] and so many tokens, on all CPUs."""
+
+    tokens: int = 0
+    inner: int = 0
+    outer: int = 0
+    forward_flops_per_second: float = 0.0  # [tokens, inner] x [inner, outer]
+    input_flops_per_second: float = 0.0  # [tokens, outer] x [outer, inner], the gradient of the input
+    weight_flops_per_second: float = 0.0  # [outer, tokens] x [tokens, inner], that of the weight
+
+@dataclass(kw_only=True)
+class AttentionRate:
+    """Causal attention over rows of so many tokens, on all CPUs. Operations are those of the pairs that the mask
+    leaves: half of all."""
+
+    tokens: int = 0
+    forward_flops_per_second: float = 0.0
+    backward_flops_per_second: float = 0.0  # of twice the operations of forward
+    head_size: int = 0  # channels of a head; 0 = unknown
+
+@dataclass(kw_only=True)
+class OperationRate:
+    """An operation of PyTorch that is bound by memory, named as in ATen: `mul`, `silu_backward`, `copy`. Bytes are
+    those of all tensors that it reads or writes."""
+
+    operation: str = ""
+    strided: bool = False  # a tensor of it has gaps, or another order than its elements in memory
+    bytes: int = 0  # of the call that was measured
+    bytes_per_second: float = 0.0
+
+@dataclass(kw_only=True)
+class ComputeProfile:
+    """What PyTorch reaches on the CPUs in one type, by class of operation."""
+
+    dtype: str = "fp32"  # bf16, fp16 or fp32
+    products: list[ProductRate] = field(default_factory=list)  # at least one
+    attention: list[AttentionRate] = field(default_factory=list)  # none: as products
+    elementwise_bytes_per_second: float = 0.0  # read and written by operations on each element; 0 = they take nothing
+    # the same by operation and size; none: at the one rate
+    operations: list[OperationRate] = field(default_factory=list)
+    call_seconds: float = 0.0  # of an operation on next to nothing; 0 = unknown
+    libraries_bytes: int = 0  # in memory once layers have computed, beside tensors: code, caches of products
+
+@dataclass(kw_only=True)
+class LinkProfile:
+    """Copies between a NUMA node and a GPU, as measured: each direction alone, and both at once. Bytes a second."""
+
+    node: int = 0  # the NUMA node's number
+    to_gpu_bytes_per_second: float = 0.0
+    from_gpu_bytes_per_second: float = 0.0
+    to_gpu_bytes_per_second_together: float = 0.0
+    from_gpu_bytes_per_second_together: float = 0.0
+
+@dataclass(kw_only=True)
+class GpuProfile:
+    """A GPU and its link. 0 = unknown; update and peer: there is none."""
+
+    name: str = "0"  # shown as gpu:NAME
+    memory: int = 0  # bytes, of which
+    reserved: int = 0  # for context, libraries and the allocator
+    flops_per_second: float = 0.0  # of bf16 products, as training reaches them
+    update_elements_per_second: float = 0.0  # AdamW of exact states in its own memory
+    to_gpu_bytes_per_second: float = 0.0  # of its link
+    from_gpu_bytes_per_second: float = 0.0  # and the other way; both at once
+    peer_bytes_per_second: float = 0.0  # from and to the other GPUs, each way
+    links: list[LinkProfile] = field(default_factory=list)  # by NUMA node; nodes differ; empty: not measured
+    elementwise_bytes_per_second: float = 0.0  # read and written by operations on each element; 0 = in `flops`
+    attention_forward_flops_per_second: float = 0.0  # of the pairs that a causal mask leaves; 0 = as products
+    attention_backward_flops_per_second: float = 0.0  # the same, deterministic, of twice as many; 0 = as products
+    call_seconds: float = 0.0  # of the host, for each operation that it asks of the GPU; 0 = unknown
+    shares_dram: bool = False  # its memory is the machine's DRAM
+
+@dataclass(kw_only=True)
+class Profile:
+    machine: str = ""  # its name when it is another machine, described and not measured here
+    comment: list[str] = field(default_factory=list)  # where the numbers come from
+    cores: int = 0  # CPUs this process may run on; 0 = unknown
+    dram_total: int = 0  # of the machine, or of the cgroup where that is less
+    dram_available: int = 0  # what could be taken when it was measured
+    nodes: list[NodeProfile] = field(default_factory=list)  # ids differ; empty: one DRAM node
+    gpus: list[GpuProfile] = field(default_factory=list)  # names differ
+    paths: list[PathProfile] = field(default_factory=list)  # names differ
+    update_elements_per_second: float = 0.0  # update on one thread, of the kind that was asked for; 0 = unknown
+    update_elements_per_second_all_cores: float = 0.0  # the same on every CPU at once; 0 = unknown
+    update_elements_per_second_beside: float = 0.0  # the same on one thread beside compute on all; 0 = unknown
+    compute_share_beside_update: float = 0.0  # of its speed that compute keeps meanwhile; 0 = unknown
+    copy_bytes_per_second: float = 0.0  # bytes copied from DRAM to DRAM on one thread; 0 = unknown
+    compute_flops_per_second: float = 0.0  # of the compute device; 0 = unknown
+    machines: int = 0  # that are like this one and train one model; 0: this one alone
+    network: float = 0.0  # bytes per second to and from others, each way; 0 = unknown
+    network_latency: float = 0.0  # seconds that a transfer there takes beside its bytes
+    access: list[NodeAccess] = field(default_factory=list)  # CPUs by memory, as measured; no pair twice
+    layers: list[LayerProfile] = field(default_factory=list)  # rates of compute by layer shape
+    compute: list[ComputeProfile] = field(default_factory=list)  # the same by type and class of operation; types differ
+    @staticmethod
+    def parse(text: str, source: str = "profile") -> Profile:
+        """From a profile's file, checked and completed. ValueError names the key, and the file as `source`."""
+    def to_json(self) -> str: ...
+    def save(self, path: str) -> None:
+        """Writes the file under a temporary name and renames it."""
+
+@dataclass(kw_only=True)
+class SavedActivations:
+    """The layers that can keep what autograd saves of them, and what that takes: the caller's memory, beside the
+    arena."""
+
+    blocks: list[int] = field(default_factory=list)  # numbers of their blocks, ascending; none: every layer recomputes
+    token_bytes: float = 0.0  # that one of them keeps of each token of a step
+    on_device: bool = False  # in the memory of the budget's device; else in DRAM
+    layers: int = 0  # of the model, those that cannot keep included
+    keep: int | None = None  # layers that are to keep; None: as many as is fastest by simulation
+    why: str = ""  # why there are none that can, or not all, in words; empty: nobody said
+    spill: str = "never"  # "never", "auto" or "all"
+    spilled_token_bytes: float = 0.0  # that move of each token where one of them spills; 0: none can
+    graph_token_bytes: float = 0.0  # that one which spills keeps in memory of each token all the same
+
+@dataclass(kw_only=True)
+class Saving:
+    """Files that a run writes to output_dir, as far as its caller knows."""
+
+    saves: int = 0  # checkpoints that will be written, the last one included
+    limit: int | None = None  # most of them that are kept; None: all
+    # bytes that removing each one that is there would free, oldest first
+    there: list[int] = field(default_factory=list)
+    freed: int = 0  # bytes of what is removed before the first one is written
+    small: int = 0  # of each: configuration, tokenizer, log
+    beside: int = 0  # of the run: metrics, timeline, page
+    model_only: bool = False  # checkpoints without state
+    copies: bool = False  # the final model is a copy of the last checkpoint's, not links to its files
+    adapters: bool = False  # what is saved of weights are those that are trained, as fp32
+    converted: bool = False  # weights are written a second time while a checkpoint is made
+
+@dataclass(kw_only=True)
+class FileSystem:
+    """A file system that storage directories or output_dir lie on."""
+
+    name: str = ""
+    free: int = 0  # the run's own volumes count as free
+    paths: list[int] = field(default_factory=list)  # numbers of the paths that lie there
+    output: bool = False  # output_dir does
+
+@dataclass(kw_only=True)
+class PathSettings:
+    """A storage path: a directory, or a block device that is taken whole."""
+
+    directory: str = ""  # one of them is given
+    device: str = ""  # or this one is
+    capacity: int = 0  # for the run
+    endurance: int | None = None  # bytes that may be written to it in its life; None: a usual drive's
+    remote: bool = False  # its drive is by another NUMA node than the compute device
+    node: int | None = None  # that node
+
+@dataclass(kw_only=True)
+class NodeSettings:
+    """A tier of host memory. The first is the compute device's, files are last."""
+
+    kind: str = "numa"  # "numa", "dram" or "file"
+    id: int = 0  # of a node the kernel's number, of a file that among the files
+    capacity: int = 0  # of `dram` it is what the budget leaves
+    directory: str = ""  # of a file
+    anywhere: bool = False  # its memory is not bound to a node, as tests have it
+    limit: float = 0.0  # elements per second that its update lane is held down to; 0: none
+    update: float = 0.0  # elements per second
+    update_thread: float = 0.0  # elements per second of one thread
+    read: float = 0.0  # bytes per second
+
+@dataclass(kw_only=True)
+class DeviceSettings:
+    """A compute device with memory of its own."""
+
+    name: str = "simulated"  # or "cuda:N"
+    stream: int = 0  # handle of the caller's CUstream
+    memory: int = 0  # that may be used there
+    work: int = 0  # of it, PyTorch's working set
+    in_dram: bool = False  # its memory counts in DRAM, too
+    to_device: float = 0.0  # bytes per second of its link, both at once
+    from_device: float = 0.0  # the same
+    links: list[LinkProfile] = field(default_factory=list)  # the same by NUMA node
+    latency: float = 0.0  # seconds that a copy takes beside its bytes
+    update: float = 0.0  # elements per second that it updates; 0: unknown, and it updates none unless asked
+    bounded: bool = False  # copies and updates of a simulated device take at least as long as these rates say
+    weight: float | None = None  # shares; None: the planner decides: that stay there,
+    activation: float | None = None  # the same,
+    state: float | None = None  # of the blocks that live there,
+    device_updated: float | None = None  # of the others whose states come for their updates,
+    grad: float | None = None  # of these whose gradients stay
+
+@dataclass(kw_only=True)
+class PlacementSettings:
+    """Empty: the planner decides."""
+
+    weight: float | None = None
+    state: float | None = None
+    grad: float | str | None = None  # a share, or the name of a tier of host memory
+    activation: float | str | None = None  # the same
+
+@dataclass(kw_only=True)
+class PassSeconds:
+    """Seconds of the passes of the largest step, by kind. 0: unknown."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    kept_forward: float | None = None  # of a layer that keeps what autograd saves; None: as forward
+    kept_backward: float | None = None  # None: a forward pass less than backward
+    head_loss: float = 0.0
+    head_gradient: float = 0.0
+    tail_forward: float = 0.0  # of the last layer block when a head follows
+    tail_backward: float = 0.0  # the same
+    between: float = 0.0  # once a step, beside its passes
+    def scaled(self, factor: float) -> PassSeconds:
+        """The same of passes that take so many times as long."""
+
+@dataclass(kw_only=True)
+class EngineSettings:
+    """Values that an engine plans and opens a run with."""
+
+    dram_budget: int = 0  # for the whole process
+    process_bytes: int = 0  # that the process holds before the arena
+    work_bytes: int = 0  # of PyTorch's working set
+    keeps_logits: bool = False  # the caller keeps logits of slices of the head, as many as the plan says
+    saved_activations: SavedActivations = field(default_factory=SavedActivations)
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
+    window: int = 0  # blocks in flight in backward; 0: the planner decides
+    storage: list[PathSettings] = field(default_factory=list)
+    near: int | None = None  # NUMA node of the compute device
+    nodes: list[NodeSettings] = field(default_factory=list)  # none: DRAM is one tier
+    profile: Profile = field(default_factory=Profile)  # rates of the machine
+    seconds: PassSeconds = field(default_factory=PassSeconds)
+    durability: str | None = None  # "none", "checkpoint" or "step"; None: step when anything is on storage
+    checkpoints: int = 0  # that stay on the paths at once while the run goes on
+    resumes: bool = False  # the paths hold steps of the run
+    update_schedule: str = "auto"  # "auto", "deferred" or "early"
+    speculative_updates: bool = False
+    clipping: bool = True  # steps clip
+    update_cores: int = 0  # that only updates use
+    threads: int = 1  # of compute kernels, the caller included
+    run: str = "spillway"  # identity of the run
+    overwrite: bool = False  # volumes of another run
+    erase: bool = False  # of block devices: remove what else they hold
+    keep: bool = False  # the volumes stay when the engine closes
+    device: DeviceSettings | None = None  # None: passes compute in host memory
+    network_inside: float = 0.0  # bytes per second between processes of this machine
+    saving: Saving | None = None  # None: nothing is saved, or nobody knows what
+    file_systems: list[FileSystem] = field(default_factory=list)  # none: nothing is known of them
+    @staticmethod
+    def parse(text: str) -> EngineSettings:
+        """From the file that a run keeps; missing keys have their defaults. ValueError names the key."""
+    def to_json(self) -> str: ...
+    def agree(self, every: list[EngineSettings]) -> EngineSettings:
+        """With, for each number of bytes and each rate, the least of all processes', and of times and bytes that are
+        taken the largest. ValueError where they have not as many paths."""
+
+@dataclass(kw_only=True)
+class ProductCalls:
+    """Products of that shape, as a linear layer has them."""
+
+    product: str = "forward"  # "forward", "input" or "weight"
+    tokens: float = 0.0
+    inner: float = 0.0
+    outer: float = 0.0
+    calls: float = 1.0
+
+@dataclass(kw_only=True)
+class AttentionCalls:
+    """Calls of attention over rows of so many tokens."""
+
+    tokens: float = 0.0
+    head_size: float = 0.0
+    operations: float = 0.0  # floating point operations of one, those that a mask leaves
+    backward: bool = False
+    calls: float = 1.0
+
+@dataclass(kw_only=True)
+class ElementCalls:
+    """Calls of an operation that is bound by memory."""
+
+    operation: str = ""  # as OperationRate has it
+    strided: bool = False
+    bytes: float = 0.0  # of one
+    calls: float = 1.0
+
+@dataclass(kw_only=True)
+class PassOperations:
+    """One pass."""
+
+    products: list[ProductCalls] = field(default_factory=list)
+    attention: list[AttentionCalls] = field(default_factory=list)
+    elements: list[ElementCalls] = field(default_factory=list)
+    calls: float = 0.0  # of all operations, those that make views among them
+
+@dataclass(kw_only=True)
+class TracedPass:
+    """The operations of a kind of pass ("forward", "kept_backward", "between", ...)."""
+
+    each: PassOperations = field(default_factory=PassOperations)  # for each micro-batch
+    # for all of them together: packed or narrower weights are converted
+    once: PassOperations = field(default_factory=PassOperations)
+
+@dataclass(kw_only=True)
+class FewTokens:
+    """A trace of fewer tokens than a micro-batch has."""
+
+    tokens: float = 1.0
+    passes: dict[str, TracedPass] = field(default_factory=dict)
+    most_seconds: float = 0.0  # of all tokens at this speed, from which on brief_slack of the trace does not hold
+
+@dataclass(kw_only=True)
+class Trace:
+    """A trace of the model's own code."""
+
+    passes: dict[str, TracedPass] = field(default_factory=dict)
+    bytes: float = 0.0  # of tensors at their peak
+    per_token: float = 0.0  # by which they grow
+    slack: float = 1.0  # by which they are multiplied
+    brief_slack: float = 1.0  # by which they are where a plan on the machine itself would measure briefly
+    few: FewTokens = field(default_factory=FewTokens)
+
+@dataclass(kw_only=True)
+class StepWork:
+    """Work of one micro-batch."""
+
+    sequence: int = 1  # tokens of a row
+    batch: int = 1  # rows
+    query: int = 1  # widths of attention
+    key: int = 1  # the same
+    feed_forward: int = 1  # width
+    trace: Trace | None = None  # None: work is derived from shapes
+
+@dataclass(kw_only=True)
+class MachineRequest:
+    """The request to a described machine."""
+
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    work: StepWork = field(default_factory=StepWork)
+    gpu_memory: int = 0  # 0: the profile's
+    gpu: bool = True  # false: the CPUs compute although there is a GPU
+    simulated: float = 0.0  # share of "dram_budget" that a simulated device has, unless `gpu_memory` says it; 0: none
+
+@dataclass(kw_only=True)
+class DescribedMachine:
+    """Inputs of an engine's planner, and what follows from them."""
+
+    # its profile has what other entries say of what it lacks
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    work_per_token: float = 0.0  # bytes by which the working set grows
+    attention_seconds: float = 0.0  # of a step; 0 without a trace
+
 class StepDigest:
     """The digest of bytes that a pass has read or made."""
 
@@ -259,38 +670,10 @@ class BlockPass:
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
-    `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "keeps_logits": bool (false;
-    true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "saved_activations":
-    {"blocks": [numbers of blocks whose layers can keep what autograd saves of them from forward to backward],
-    "token_bytes": that one of them keeps of each token of a step, "on_device": bool (there; else in DRAM), "layers": of
-    the model, "keep": layers that are not to recompute (null: as many as is fastest), "why": not all can, in words,
-    "spill": "never", "auto" or "all" (never; of layers that do not recompute), "spilled_token_bytes",
-    "graph_token_bytes": what one that spills moves of each token, and what it keeps all the same} (the caller keeps
-    and spills as "saved_activations" of the plan says), "placement": {"weight", "state", "grad", "activation": the
-    share that stays in memory (null: the planner decides); of the last two also the tier's name, such as "numa:2"},
-    "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
-    (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
-    of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
-    [{"kind": "numa", "fake" (it lies anywhere), "dram" (all that is no file; without "id" and "capacity") or
-    "file" (with "directory"), "id", "capacity": bytes, "update", "update_thread", "read": rates}] (the first is the
-    compute device's, files are last), "profile": {...}, "seconds": {pass kind: seconds, as profiled}, "durability":
-    "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are
-    held at once while the run goes on, "resumes": bool (the paths hold steps of the run, which the plan is to read
-    whatever stays in memory), "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
-    "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,
-    "erase": bool (what the devices hold), "keep": bool (the volumes stay when the engine closes), "device": {"name":
-    "simulated" or "cuda:N", "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of
-    these, PyTorch's working set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second
-    of its link, "links": the same by NUMA node, as a profile's GPU has them, "latency": seconds of a copy, "update":
-    elements per second that it updates (0: not known, and none are unless asked), "bounded": bool (copies and updates
-    take at least as long as these say), and, where the planner is not to decide, shares: "weight" and "activation" that
-    stay there, "state" of the blocks that live there, "streamed_state" of the others whose states come for their
-    updates, "streamed_grad" of these whose gradients stay} ({}: passes compute in host memory)}.
-
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
 
-    def __init__(self, description: Description, settings: str, network: Network | None = None) -> None:
+    def __init__(self, description: Description, settings: EngineSettings, network: Network | None = None) -> None:
         """`network`: to the other processes of the description's world; where there are any, it is to be served from
         before start() until after close(), and closed first after an error."""
 
@@ -575,8 +958,8 @@ def measure(
     optimizer: str = "adamw",
     state_format: str = "exact",
     most_memory: int = ...,
-) -> str:
-    """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
+) -> Profile:
+    """This machine's profile; `directories` (or block devices, which are only read): where the storage paths'
     rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
 
 def gpu_kernels() -> bool:
@@ -589,11 +972,9 @@ def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or
     block devices that may become storage paths."""
 
-def probe(directories: list[str], seconds: float = 0.4) -> str:
+def probe(directories: list[str], seconds: float = 0.4) -> Profile:
     """What measure() measures, and in addition the NUMA nodes, the matrix of CPUs by memory, and each GPU's link from
     every node."""
-
-def save_profile(text: str, path: str) -> None: ...
 
 @dataclass(kw_only=True)
 class NodeRate:
@@ -658,9 +1039,6 @@ def measure_device(
     """Bytes per second to and from, and elements per second that it updates (0: it has none of this
     optimizer), of "simulated" or "cuda:N"; takes so many `bytes` of the host and of the device for each direction."""
 
-def check_profile(text: str, source: str) -> str:
-    """A profile checked and completed; ValueError names the key."""
-
 def parse_coding(settings: str, file: str) -> tuple[str, str]:
     """The name of a kind of quantised weights, and the form that packs them into the same codes, or "". `settings`:
     quantization_config as JSON. ValueError that names a method that is not read."""
@@ -719,12 +1097,8 @@ class OutOfMemoryExit:
     def __init__(self, words: str, code: int) -> None: ...
     def close(self) -> None: ...
 
-def describe_machine(description: Description, settings: str, profile: str, source: str = ...) -> str:
-    """Settings of an Engine for the machine of a profile, as JSON. `settings`: work {sequence, batch, query, key,
-    feed_forward; optional, of a trace: passes, bytes, per_token, slack, brief_slack, few}, dram_budget and gpu_memory
-    (0: what the profile has), gpu (whether it computes), simulated (the share of dram_budget that a simulated device
-    has; 0: there is none), and what an Engine is told of this machine beside that. MemoryError: more of a node is asked
-    for than there is."""
+def describe_machine(description: Description, request: MachineRequest, profile: Profile) -> DescribedMachine:
+    """Settings of an Engine for the machine of a profile. MemoryError: more of a node is asked for than there is."""
 
 def place(
     bytes: int,

@@ -1,18 +1,16 @@
 #include "spillway/plan/described.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/derived.h"
 #include "spillway/plan/operations.h"
 #include "spillway/plan/process_share.h"
 #include "spillway/plan/requests.h"
+#include "spillway/plan/settings_fields.h"
 
 namespace spillway::plan {
 namespace {
-
-using nlohmann::json;
 
 /// The share of a machine's memory that may be taken where no budget is given; the rest is left alone.
 constexpr double kTaken = 0.9;
@@ -29,14 +27,18 @@ constexpr double kSimulatedPasses = 1.5;
 
 class Describer {
  public:
-  Describer(const Description& description, const std::string& settings, const machine::Profile& profile)
-      : description_(description), layout_(description_.layout()), out_(json::parse(settings)), profile_(profile) {
+  Describer(const Description& description, const MachineRequest& request, const machine::Profile& profile)
+      : description_(description),
+        layout_(description_.layout()),
+        request_(request),
+        out_(request.settings),
+        profile_(profile) {
     check_description(description_);
     if (description_.is_shared()) share_machine();
-    const auto& work = out_.at("work");
-    const auto size = [&](const char* key) { return std::max<std::uint64_t>(1, work.at(key).get<std::uint64_t>()); };
-    shape_ = {size("sequence"), size("batch"), size("query"), size("key"), size("feed_forward")};
-    gpu_ = !profile.gpus.empty() && out_.value("gpu", true);
+    const auto& work = request_.work;
+    const auto size = [](std::uint64_t value) { return std::max<std::uint64_t>(1, value); };
+    shape_ = {size(work.sequence), size(work.batch), size(work.query), size(work.key), size(work.feed_forward)};
+    gpu_ = !profile.gpus.empty() && request_.gpu;
   }
 
   DescribedMachine describe() {
@@ -45,20 +47,23 @@ class Describer {
     set_nodes();
     set_paths();
     set_device();
-    set_compute();
+    DescribedMachine out;
+    set_compute(out);
     if (profile_.nodes.size() == 1 && profile_.update_elements_per_second_all_cores == 0) {
       profile_.update_elements_per_second_all_cores = profile_.nodes.front().update_elements_per_second;
     }
-    return {out_.dump(), std::move(profile_)};
+    out.settings = std::move(out_);
+    out.settings.profile = std::move(profile_);
+    return out;
   }
 
  private:
   /// Reduces the machine to the share of one process.
   void share_machine() {
     const auto processes = static_cast<unsigned>(description_.world.local);
-    if (const auto inside = inside_rate(profile_); inside > 0) out_["network_inside"] = inside;
+    if (const auto inside = inside_rate(profile_); inside > 0) out_.network_inside = inside;
     profile_ = process_share(std::move(profile_), processes);
-    out_["nodes"] = json::array();
+    out_.nodes.clear();
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
@@ -78,25 +83,22 @@ class Describer {
   }
 
   void set_memory() {
-    if (out_.value("dram_budget", Bytes{0}) == 0) {
+    if (out_.dram_budget == 0) {
       Bytes cards = 0;
       for (const auto& node : profile_.nodes) cards += node.cxl ? node.capacity : 0;
-      out_["dram_budget"] = static_cast<Bytes>(kTaken * static_cast<double>(profile_.dram_available + cards));
+      out_.dram_budget = static_cast<Bytes>(kTaken * static_cast<double>(profile_.dram_available + cards));
     }
-    if (gpu_) out_["process_bytes"] = std::max(out_.value("process_bytes", Bytes{0}), kProcessOfGpu);
+    if (gpu_) out_.process_bytes = std::max(out_.process_bytes, kProcessOfGpu);
   }
 
   /// One node is DRAM as a single tier, unless it is asked for.
   void set_nodes() {
-    auto asked = out_.value("nodes", json::array());
-    if (asked.empty() && profile_.nodes.size() > 1) {
-      for (const auto& node : profile_.nodes) asked.push_back({{"id", node.id}, {"capacity", node.capacity}});
+    if (out_.nodes.empty() && profile_.nodes.size() > 1) {
+      for (const auto& node : profile_.nodes) out_.nodes.push_back({.id = node.id, .capacity = node.capacity});
     }
-    auto nodes = json::array();
-    for (const auto& entry : asked) nodes.push_back(node_of(entry.at("id"), entry.at("capacity")));
+    for (auto& node : out_.nodes) node = node_of(node.id, node.capacity);
     // Transient buffers lie on the first node.
-    std::stable_partition(nodes.begin(), nodes.end(), [&](const json& node) { return !known(node.at("id"))->cxl; });
-    out_["nodes"] = std::move(nodes);
+    std::ranges::stable_partition(out_.nodes, [&](const NodeSettings& node) { return !known(node.id)->cxl; });
   }
 
   [[nodiscard]] const machine::NodeProfile* known(unsigned id) const {
@@ -104,7 +106,7 @@ class Describer {
     return node == profile_.nodes.end() ? nullptr : &*node;
   }
 
-  [[nodiscard]] json node_of(unsigned id, Bytes capacity) const {
+  [[nodiscard]] NodeSettings node_of(unsigned id, Bytes capacity) const {
     const auto* node = known(id);
     if (node == nullptr) {
       throw Error(ErrorCode::bad_input, text("node: the profile of ", profile_.machine, " has no numa:", id));
@@ -114,18 +116,18 @@ class Describer {
                   text("node: ", human(capacity), " are asked of numa:", id, ", which has ", human(node->capacity)));
     }
     const auto thread = node->update_elements_per_second_thread;
-    return {{"id", id},
-            {"capacity", capacity},
-            {"update", node->update_elements_per_second},
-            {"update_thread", thread > 0 ? thread : profile_.update_elements_per_second},
-            {"read", node->read_bytes_per_second}};
+    return {.id = id,
+            .capacity = capacity,
+            .update = node->update_elements_per_second,
+            .update_thread = thread > 0 ? thread : profile_.update_elements_per_second,
+            .read = node->read_bytes_per_second};
   }
 
   void set_paths() {
-    out_["storage"] = json::array();
+    out_.storage.clear();
     for (auto& path : profile_.paths) {
-      out_["storage"].push_back(
-          {{"directory", "path:" + path.name}, {"capacity", path.capacity > 0 ? path.capacity : kAnyCapacity}});
+      out_.storage.push_back(
+          {.directory = "path:" + path.name, .capacity = path.capacity > 0 ? path.capacity : kAnyCapacity});
       if (path.mixed_bytes_per_second <= 0) {  // a share of the time each
         path.mixed_bytes_per_second = 2 / (1 / path.read_bytes_per_second + 1 / path.write_bytes_per_second);
       }
@@ -133,90 +135,85 @@ class Describer {
   }
 
   void set_device() {
-    const auto asked = out_.value("gpu_memory", Bytes{0});
-    if (const auto share = out_.value("simulated", 0.0); share > 0) {
-      const auto part = static_cast<Bytes>(share * static_cast<double>(out_.at("dram_budget").get<Bytes>()));
-      out_["device"] = {{"name", "simulated"}, {"memory", asked > 0 ? asked : part}, {"in_dram", true}};
+    const auto asked = request_.gpu_memory;
+    if (request_.simulated > 0) {
+      const auto part = static_cast<Bytes>(request_.simulated * static_cast<double>(out_.dram_budget));
+      out_.device = {.name = "simulated", .memory = asked > 0 ? asked : part, .in_dram = true};
       if (profile_.gpus.empty()) {
-        const auto memory = profile_.copy_bytes_per_second / kSimulatedPasses;
-        out_["device"].update({{"to_device", memory}, {"from_device", memory}, {"update", 0.0}});
+        out_.device->to_device = out_.device->from_device = profile_.copy_bytes_per_second / kSimulatedPasses;
       } else {
-        out_["device"].update(link_of(profile_.gpus.front()));
+        set_link(profile_.gpus.front());
       }
       gpu_ = false;
     } else if (gpu_) {
       const auto& gpu = profile_.gpus.front();
-      out_["device"] = {{"name", "cuda:0"}, {"memory", asked > 0 ? std::min(asked, gpu.memory) : gpu.memory}};
-      if (gpu.shares_dram) out_["device"]["in_dram"] = true;
-      out_["device"].update(link_of(gpu));
-      out_["update_cores"] = std::max(3U, profile_.cores) - 2;  // two are for the caller and for copies
+      out_.device = {
+          .name = "cuda:0", .memory = asked > 0 ? std::min(asked, gpu.memory) : gpu.memory, .in_dram = gpu.shares_dram};
+      set_link(gpu);
+      out_.update_cores = std::max(3U, profile_.cores) - 2;  // two are for the caller and for copies
     }
   }
 
-  [[nodiscard]] json link_of(const machine::GpuProfile& gpu) const {
-    json out{{"to_device", gpu.to_gpu_bytes_per_second},
-             {"from_device", gpu.from_gpu_bytes_per_second},
-             {"update", gpu.update_elements_per_second},
-             {"links", json::array()}};
-    for (const auto& link : gpu.links) {
-      out["links"].push_back({{"node", link.node},
-                              {"to_gpu_bytes_per_second_together", link.to_gpu_bytes_per_second_together},
-                              {"from_gpu_bytes_per_second_together", link.from_gpu_bytes_per_second_together}});
-    }
-    if (!gpu.links.empty()) return out;
+  void set_link(const machine::GpuProfile& gpu) {
+    auto& device = *out_.device;
+    device.to_device = gpu.to_gpu_bytes_per_second;
+    device.from_device = gpu.from_gpu_bytes_per_second;
+    device.update = gpu.update_elements_per_second;
+    device.links = gpu.links;
+    if (!gpu.links.empty()) return;
     for (const auto& node : profile_.nodes) {
       const auto bounded = [](double link, double ceiling) { return ceiling > 0 ? std::min(link, ceiling) : link; };
-      out["links"].push_back(
-          {{"node", node.id},
-           {"to_gpu_bytes_per_second_together", bounded(gpu.to_gpu_bytes_per_second, node.to_gpus_bytes_per_second)},
-           {"from_gpu_bytes_per_second_together",
-            bounded(gpu.from_gpu_bytes_per_second, node.from_gpus_bytes_per_second)}});
+      device.links.push_back(
+          {.node = node.id,
+           .to_gpu_bytes_per_second_together = bounded(gpu.to_gpu_bytes_per_second, node.to_gpus_bytes_per_second),
+           .from_gpu_bytes_per_second_together =
+               bounded(gpu.from_gpu_bytes_per_second, node.from_gpus_bytes_per_second)});
     }
-    return out;
   }
 
-  void set_compute() {
+  void set_compute(DescribedMachine& out) {
     const auto compute = gpu_ ? ComputeRates::read_gpu(profile_.gpus.front())
                               : ComputeRates::read_cpus(profile_, description_.computes());
-    const auto& work = out_.at("work");
-    const auto traced = work.contains("passes") && compute.knows_operations();
-    out_["seconds"] = traced ? traced_seconds(compute) : derived_seconds(compute);
-    out_["attention_seconds"] = work.contains("passes") ? traced_attention(compute) : 0.0;
-    set_work(work.contains("bytes") ? traced_work(compute, traced) : derived_work());
-    if (auto& out = out_["work"]; out.contains("passes")) {  // which nobody reads any more
-      out.erase("passes");
-      out.erase("few");
-    }
+    const auto& trace = request_.work.trace;
+    const bool traced = trace && compute.knows_operations();
+    out_.seconds = traced ? traced_seconds(trace->passes, compute) : derived_seconds(compute);
+    out.attention_seconds = trace ? traced_attention(trace->passes, compute) : 0.0;
+    const auto work = trace ? traced_work(*trace, compute, traced) : derived_work();
+    set_work(work);
+    out.work_per_token = work.per_token;
   }
 
-  [[nodiscard]] json derived_seconds(const ComputeRates& compute) const {
+  [[nodiscard]] PassSeconds derived_seconds(const ComputeRates& compute) const {
     Rates rates;
     derive_seconds(description_, layout_, shape_, compute, rates);
-    return {{"forward", rates.forward},
-            {"backward", rates.backward},
-            {"kept_forward", rates.kept_forward},
-            {"kept_backward", rates.kept_backward},
-            {"tail_forward", rates.last_forward},
-            {"tail_backward", rates.last_backward},
-            {"head_loss", rates.head_loss},
-            {"head_gradient", rates.head_gradient},
-            {"between", rates.between}};
+    return {.forward = rates.forward,
+            .backward = rates.backward,
+            .kept_forward = rates.kept_forward,
+            .kept_backward = rates.kept_backward,
+            .head_loss = rates.head_loss,
+            .head_gradient = rates.head_gradient,
+            .tail_forward = rates.last_forward,
+            .tail_backward = rates.last_backward,
+            .between = rates.between};
   }
 
-  [[nodiscard]] json traced_seconds(const ComputeRates& compute) const {
-    const auto passes = parse_operations(out_.at("work").at("passes"));
+  [[nodiscard]] PassSeconds traced_seconds(const TracedPasses& passes, const ComputeRates& compute) const {
     const auto times = static_cast<double>(description_.count_own_accumulation());
-    auto out = json::object();
-    for (const auto& [kind, pass] : passes) out[kind] = seconds_of(passes, kind, times, compute);
+    PassSeconds out;
+    for_each_field<PassSeconds>([&](const auto& field) {
+      if (passes.contains(field.name)) field.set(out, seconds_of(passes, field.name, times, compute));
+    });
     return out;
   }
 
   /// Seconds of a step that attention takes: of every layer a forward and a backward pass, over this process's
   /// micro-batches.
-  [[nodiscard]] double traced_attention(const ComputeRates& compute) const {
+  [[nodiscard]] double traced_attention(const TracedPasses& passes, const ComputeRates& compute) const {
     double each = 0;
-    for (const auto& [kind, pass] : parse_operations(out_.at("work").at("passes"))) {
-      if (kind == "forward" || kind == "backward") each += attention_seconds(pass.each, compute);
+    for (const auto* kind : {"forward", "backward"}) {
+      if (const auto pass = passes.find(kind); pass != passes.end()) {
+        each += attention_seconds(pass->second.each, compute);
+      }
     }
     return each * static_cast<double>(layout_.layers().size()) *
            static_cast<double>(description_.count_own_accumulation());
@@ -233,38 +230,35 @@ class Describer {
   }
 
   /// `timed`: by the rates of operations.
-  [[nodiscard]] Work traced_work(const ComputeRates& compute, bool timed) const {
-    const auto& work = out_.at("work");
-    auto slack = gpu_ ? kGpuSlack : work.at("slack").get<double>();
-    if (!gpu_ && timed && measured_briefly(compute)) slack = work.at("brief_slack").get<double>();
+  [[nodiscard]] Work traced_work(const Trace& trace, const ComputeRates& compute, bool timed) const {
+    auto slack = gpu_ ? kGpuSlack : trace.slack;
+    if (!gpu_ && timed && measured_briefly(trace.few, compute)) slack = trace.brief_slack;
     const auto libraries = static_cast<double>(gpu_ ? 0 : compute.libraries_bytes());
-    return {slack * work.at("bytes").get<double>() + libraries, slack * work.at("per_token").get<double>()};
+    return {slack * trace.bytes + libraries, slack * trace.per_token};
   }
 
   /// True if a plan on the machine itself would measure this briefly (model/quick_dry_run), and so count more. The
   /// criterion is the time of a few tokens there.
-  [[nodiscard]] bool measured_briefly(const ComputeRates& compute) const {
-    const auto& few = out_.at("work").at("few");
-    const auto passes = parse_operations(few.at("passes"));
+  [[nodiscard]] bool measured_briefly(const FewTokens& few, const ComputeRates& compute) const {
     double seconds = 0;
-    for (const auto& [kind, pass] : passes) seconds += seconds_of(passes, kind, 1, compute);
-    return seconds * shape_.tokens() / few.at("tokens").get<double>() > few.at("most_seconds").get<double>();
+    for (const auto& [kind, pass] : few.passes) seconds += seconds_of(few.passes, kind, 1, compute);
+    return seconds * shape_.tokens() / few.tokens > few.most_seconds;
   }
 
   void set_work(const Work& work) {
     if (gpu_) {
       const auto& gpu = profile_.gpus.front();
-      out_["device"]["work"] = gpu.reserved + static_cast<Bytes>(work.bytes);
-      out_["work_bytes"] = gpu.shares_dram ? gpu.reserved + static_cast<Bytes>(work.bytes) : 0;
+      out_.device->work = gpu.reserved + static_cast<Bytes>(work.bytes);
+      out_.work_bytes = gpu.shares_dram ? gpu.reserved + static_cast<Bytes>(work.bytes) : 0;
     } else {
-      out_["work_bytes"] = static_cast<Bytes>(work.bytes);
+      out_.work_bytes = static_cast<Bytes>(work.bytes);
     }
-    out_["work_per_token"] = work.per_token;
   }
 
   const Description description_;
   const state::Layout layout_;
-  json out_;
+  const MachineRequest& request_;
+  EngineSettings out_;
   machine::Profile profile_;
   StepShape shape_;
   bool gpu_ = false;
@@ -272,9 +266,9 @@ class Describer {
 
 }  // namespace
 
-DescribedMachine describe_machine(const Description& description, const std::string& settings,
+DescribedMachine describe_machine(const Description& description, const MachineRequest& request,
                                   const machine::Profile& profile) {
-  return Describer(description, settings, profile).describe();
+  return Describer(description, request, profile).describe();
 }
 
 }  // namespace spillway::plan

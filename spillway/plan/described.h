@@ -1,40 +1,69 @@
 // A machine that a profile describes, told to the engine's planner in the words in which this machine is told to it.
 #pragma once
 
-#include <string>
+#include <cstdint>
+#include <optional>
 
 #include "spillway/machine/profile.h"
 #include "spillway/plan/description.h"
+#include "spillway/plan/operations.h"
+#include "spillway/plan/settings.h"
 
 namespace spillway::plan {
 
-/// Inputs of an engine's planner.
-struct DescribedMachine {
-  std::string settings;      ///< JSON, for parse_budget() and, with `profile`, for parse_rates()
-  machine::Profile profile;  ///< with what its other entries say of what it lacks
+/// A trace of fewer tokens than a micro-batch has.
+struct FewTokens {
+  double tokens = 1;
+  TracedPasses passes = {};
+  double most_seconds = 0;  ///< of all tokens at this speed, from which on Trace::brief_slack does not hold
 };
 
-/// The settings that an engine plans with (parse_budget(), parse_rates()) for the machine of a profile, as JSON: what
-/// `settings` says, and beside it what is measured of this machine and derived for another. "dram_budget": where it is
-/// 0, what may be taken there less a tenth; "storage", "nodes" and, of the first GPU, "device": the profile's;
-/// "seconds" and "work_bytes": by rates and shapes (derived.h), with "work_per_token", by which the working set grows.
-/// Where "work" has a trace of the model's own code, the working set is that of its tensors; and where the profile says
-/// how fast operations are one by one, seconds are theirs (operations.h), of passes that keep what autograd saves, too,
-/// and "attention_seconds" those of a step that attention takes (0 without a trace).
-///
-/// `settings` has {"work": {"sequence", "batch", "query", "key", "feed_forward", and of a trace "passes"
-/// (parse_operations()), "bytes" of tensors at their peak, "per_token" of them, "slack" and "brief_slack" by which they
-/// are multiplied, and "few": {"tokens", "passes", "most_seconds"}: a trace of fewer tokens, by whose seconds for all
-/// tokens it is the latter}} beside those of parse_budget(), and optional "nodes": [{"id", "capacity"}], which are used
-/// and no others; "gpu": false where the CPUs compute although there is a GPU; "gpu_memory"; and "simulated":
-/// that share of "dram_budget" is the memory of a simulated device, unless "gpu_memory" says it.
+/// A trace of the model's own code.
+struct Trace {
+  TracedPasses passes = {};
+  double bytes = 0;        ///< of tensors at their peak
+  double per_token = 0;    ///< by which they grow
+  double slack = 1;        ///< by which they are multiplied
+  double brief_slack = 1;  ///< by which they are where a plan on the machine itself would measure briefly
+  FewTokens few = {};
+};
+
+/// Work of one micro-batch.
+struct StepWork {
+  std::uint64_t sequence = 1, batch = 1;               ///< tokens of a row, rows
+  std::uint64_t query = 1, key = 1, feed_forward = 1;  ///< widths
+  std::optional<Trace> trace = {};                     ///< empty: work is derived from shapes
+};
+
+/// The request to a described machine.
+struct MachineRequest {
+  /// "dram_budget" of 0: what may be taken there less a tenth. "nodes", if there are any, are used and no others.
+  EngineSettings settings;
+  StepWork work;
+  Bytes gpu_memory = 0;  ///< 0: the profile's
+  bool gpu = true;       ///< false: the CPUs compute although there is a GPU
+  double simulated = 0;  ///< share of "dram_budget" that a simulated device has, unless `gpu_memory` says it; 0: none
+};
+
+/// Inputs of an engine's planner, and what follows from them.
+struct DescribedMachine {
+  EngineSettings settings;       ///< its profile has what other entries say of what it lacks
+  double work_per_token = 0;     ///< bytes by which the working set grows
+  double attention_seconds = 0;  ///< of a step; 0 without a trace
+};
+
+/// The settings that an engine plans with for the machine of a profile: those of the request, and beside them what is
+/// measured of this machine and derived for another. "storage", "nodes" and, of the first GPU, "device": the profile's;
+/// "seconds" and "work_bytes": by rates and shapes (derived.h). Where there is a trace, the working set is that of its
+/// tensors; and where the profile says how fast operations are one by one, seconds are theirs (operations.h), of passes
+/// that keep what autograd saves, too.
 ///
 /// Where the description is of one process among several, the machine is divided by the processes on it
 /// (process_share.h), "nodes" are not asked for, and "network_inside" is the rate between them.
 ///
 /// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and
 /// Error(does_not_fit) for more of a node than there is.
-[[nodiscard]] DescribedMachine describe_machine(const Description& description, const std::string& settings,
+[[nodiscard]] DescribedMachine describe_machine(const Description& description, const MachineRequest& request,
                                                 const machine::Profile& profile);
 
 }  // namespace spillway::plan

@@ -1,51 +1,8 @@
 #include "spillway/plan/operations.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace spillway::plan {
-namespace {
-
-Product product_of(const std::string& name) {
-  return name == "input" ? Product::input : name == "weight" ? Product::weight : Product::forward;
-}
-
-PassOperations parse_pass(const nlohmann::json& object) {
-  PassOperations out;
-  for (const auto& it : object.at("products")) {
-    out.products.push_back({.product = product_of(it.at("product").get<std::string>()),
-                            .tokens = it.at("tokens").get<double>(),
-                            .inner = it.at("inner").get<double>(),
-                            .outer = it.at("outer").get<double>(),
-                            .calls = it.at("calls").get<double>()});
-  }
-  for (const auto& it : object.at("attention")) {
-    out.attention.push_back({.tokens = it.at("tokens").get<double>(),
-                             .head_size = it.at("head_size").get<double>(),
-                             .operations = it.at("operations").get<double>(),
-                             .backward = it.at("backward").get<bool>(),
-                             .calls = it.at("calls").get<double>()});
-  }
-  for (const auto& it : object.at("elements")) {
-    out.elements.push_back({.operation = it.at("operation").get<std::string>(),
-                            .strided = it.at("strided").get<bool>(),
-                            .bytes = it.at("bytes").get<double>(),
-                            .calls = it.at("calls").get<double>()});
-  }
-  out.calls = object.at("calls").get<double>();
-  return out;
-}
-
-}  // namespace
-
-TracedPasses parse_operations(const nlohmann::json& object) {
-  TracedPasses out;
-  for (const auto& [kind, pass] : object.items()) {
-    out[kind] = {.each = parse_pass(pass.at("each")), .once = parse_pass(pass.at("once"))};
-  }
-  return out;
-}
-
 double attention_seconds(const PassOperations& pass, const ComputeRates& rates) {
   double out = 0;
   for (const auto& it : pass.attention) {

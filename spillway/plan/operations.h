@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -49,11 +48,6 @@ struct TracedPass {
 };
 
 using TracedPasses = std::map<std::string, TracedPass>;
-
-/// {kind: {"each", "once": {"products": [{"product", "tokens", "inner", "outer", "calls"}], "attention": [{"tokens",
-/// "head_size", "operations", "backward", "calls"}], "elements": [{"operation", "strided", "bytes", "calls"}],
-/// "calls"}}}. Throws nlohmann's exceptions.
-[[nodiscard]] TracedPasses parse_operations(const nlohmann::json& json);
 
 /// Seconds of one such pass: operations over their rates, one after the other, and what every call takes besides. On a
 /// GPU, which computes behind the calls, the longer of both.

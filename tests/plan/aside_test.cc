@@ -12,6 +12,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/settings.h"
 #include "tests/plan/case.h"
 #include "tests/plan/placements.h"
 
@@ -158,17 +159,18 @@ TEST_F(AsideTest, PassesTakeAsLongAsTheirTierIsRead) {
 }
 
 TEST_F(AsideTest, ATierIsAskedForByItsName) {
-  const auto text = [](const char* name) {
-    return std::string(R"({"dram_budget": 1000, "nodes": [{"id": 0, "capacity": 9}, {"id": 4, "capacity": 9}],)") +
-           R"("placement": {"grad": 0.5, "activation": ")" + name + "\"}}";
+  const auto asked = [](const char* name) {
+    return EngineSettings{.dram_budget = 1000,
+                          .placement = {.grad = 0.5, .activation = name},
+                          .nodes = {{.id = 0, .capacity = 9}, {.id = 4, .capacity = 9}}};
   };
-  const auto found = parse_budget(text("numa:4")).placement;
+  const auto found = make_budget(asked("numa:4")).placement;
   EXPECT_EQ(found.activation_on, 1);
   EXPECT_EQ(found.activation, 1.0);
   EXPECT_EQ(found.grad, 0.5);
   EXPECT_FALSE(found.grad_on);
   try {
-    static_cast<void>(parse_budget(text("numa:2")));
+    static_cast<void>(make_budget(asked("numa:2")));
     FAIL() << "there is no such node";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("numa:0, numa:4"), std::string::npos) << error.what();

@@ -7,6 +7,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/settings.h"
 
 namespace spillway::plan {
 namespace {
@@ -53,44 +54,55 @@ std::string model() {
       .dump();
 }
 
-json settings() {
-  return {{"work", {{"sequence", 1024}, {"batch", 1}, {"query", 2048}, {"key", 2048}, {"feed_forward", 8192}}}};
+MachineRequest settings() {
+  return {.settings = {},
+          .work = {.sequence = 1024, .batch = 1, .query = 2048, .key = 2048, .feed_forward = 8192},
+          .gpu_memory = 0};
 }
 
-json described(const json& asked, const machine::Profile& profile = workstation()) {
-  return json::parse(describe_machine(parse_description(model()), asked.dump(), profile).settings);
+MachineRequest without_gpu() {
+  auto out = settings();
+  out.gpu = false;
+  return out;
 }
 
-Plan planned(const json& asked, const machine::Profile& profile = workstation()) {
-  const auto found = describe_machine(parse_description(model()), asked.dump(), profile);
-  const auto description = parse_description(model());
-  return make_plan(description, description.layout(), parse_budget(found.settings),
-                   parse_rates(found.settings, found.profile));
+EngineSettings described(const MachineRequest& asked, const machine::Profile& profile = workstation()) {
+  return describe_machine(parse_description(model()), asked, profile).settings;
+}
+
+Plan plan_of(const std::string& model, const MachineRequest& asked, const machine::Profile& profile) {
+  const auto description = parse_description(model);
+  const auto found = describe_machine(description, asked, profile).settings;
+  return make_plan(description, description.layout(), make_budget(found), make_rates(found));
+}
+
+Plan planned(const MachineRequest& asked, const machine::Profile& profile = workstation()) {
+  return plan_of(model(), asked, profile);
 }
 
 TEST(Described, TheMachineIsWhatTheProfileSaysUnlessTheKeysDo) {
   const auto found = described(settings());
-  EXPECT_EQ(found.at("dram_budget"), static_cast<Bytes>(0.9 * static_cast<double>(60 * GiB)));
-  EXPECT_EQ(found.at("device").at("memory"), 24 * GiB);
-  EXPECT_EQ(found.at("device").at("to_device"), 25e9);
-  EXPECT_EQ(found.at("update_cores"), 14);
-  EXPECT_EQ(found.at("storage").size(), 1U);
-  EXPECT_TRUE(found.at("nodes").empty()) << "one node is one tier";
-  EXPECT_GT(found.at("seconds").at("backward"), found.at("seconds").at("forward"));
+  EXPECT_EQ(found.dram_budget, static_cast<Bytes>(0.9 * static_cast<double>(60 * GiB)));
+  EXPECT_EQ(found.device->memory, 24 * GiB);
+  EXPECT_EQ(found.device->to_device, 25e9);
+  EXPECT_EQ(found.update_cores, 14U);
+  EXPECT_EQ(found.storage.size(), 1U);
+  EXPECT_TRUE(found.nodes.empty()) << "one node is one tier";
+  EXPECT_GT(found.seconds.backward, found.seconds.forward);
   auto asked = settings();
-  asked["dram_budget"] = 8 * GiB;
-  asked["gpu_memory"] = 4 * GiB;
+  asked.settings.dram_budget = 8 * GiB;
+  asked.gpu_memory = 4 * GiB;
   const auto bounded = described(asked);
-  EXPECT_EQ(bounded.at("dram_budget"), 8 * GiB);
-  EXPECT_EQ(bounded.at("device").at("memory"), 4 * GiB);
+  EXPECT_EQ(bounded.dram_budget, 8 * GiB);
+  EXPECT_EQ(bounded.device->memory, 4 * GiB);
 }
 
 TEST(Described, PlansHoldTheBudgets) {
   for (const Bytes dram : {6 * GiB, 16 * GiB, 54 * GiB}) {
     for (const Bytes gpu : {3 * GiB, 6 * GiB, 24 * GiB}) {
       auto asked = settings();
-      asked["dram_budget"] = dram;
-      asked["gpu_memory"] = gpu;
+      asked.settings.dram_budget = dram;
+      asked.gpu_memory = gpu;
       const auto plan = planned(asked);
       EXPECT_LE(plan.dram_peak, dram);
       EXPECT_LE(plan.device_peak, gpu);
@@ -107,51 +119,46 @@ TEST(Described, AModelThatFitsOnTheGpuLivesThere) {
 }
 
 TEST(Described, CpusComputeWhereAskedOrWhereThereIsNoGpu) {
-  auto asked = settings();
-  asked["gpu"] = false;
-  EXPECT_FALSE(described(asked).contains("device"));
+  const auto asked = without_gpu();
+  EXPECT_FALSE(described(asked).device.has_value());
   auto profile = workstation();
   profile.gpus.clear();
   const auto found = described(settings(), profile);
-  EXPECT_FALSE(found.contains("device"));
-  EXPECT_GT(found.at("work_bytes"), 0);
+  EXPECT_FALSE(found.device.has_value());
+  EXPECT_GT(found.work_bytes, 0);
   profile.compute_flops_per_second = 0;
   EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
 }
 
 TEST(Described, ASimulatedDeviceComputesOnTheCpusAndCountsAsDram) {
   auto asked = settings();
-  asked["simulated"] = 0.25;
-  asked["dram_budget"] = 40 * GiB;
+  asked.simulated = 0.25;
+  asked.settings.dram_budget = 40 * GiB;
   const auto found = described(asked);
-  EXPECT_EQ(found.at("device").at("memory"), 10 * GiB);
-  EXPECT_EQ(found.at("device").at("in_dram"), true);
-  auto on_cpus = settings();
-  on_cpus["gpu"] = false;
-  EXPECT_EQ(found.at("seconds"), described(on_cpus).at("seconds"));
+  EXPECT_EQ(found.device->memory, 10 * GiB);
+  EXPECT_TRUE(found.device->in_dram);
+  EXPECT_EQ(found.seconds, described(without_gpu()).seconds);
   const auto plan = planned(asked);
   EXPECT_LE(plan.dram_peak, 40 * GiB);
 }
 
-json traced_pass(double tokens) {
-  const json none{{"products", json::array()}, {"attention", json::array()}, {"elements", json::array()}, {"calls", 0}};
-  auto each = none;
-  each["products"] = {{{"product", "forward"}, {"tokens", tokens}, {"inner", 2048}, {"outer", 2048}, {"calls", 1}}};
-  return {{"each", each}, {"once", none}};
+TracedPass traced_pass(double tokens) {
+  TracedPass out;
+  out.each.products = {{.tokens = tokens, .inner = 2048, .outer = 2048}};
+  return out;
 }
 
 /// Settings with a trace, whose few tokens take `few` of what would be too long.
-json traced(double few) {
+MachineRequest traced(double few) {
   auto out = settings();
-  auto& work = out["work"];
-  work["passes"] = {{"forward", traced_pass(1024)}, {"kept_forward", traced_pass(512)}};
-  work["bytes"] = 100 * MiB;
-  work["per_token"] = 1000;
-  work["slack"] = 1.5;
-  work["brief_slack"] = 2;
   const double seconds = 2.0 * 64 * 2048 * 2048 / 1e12;
-  work["few"] = {
-      {"tokens", 64}, {"passes", {{"forward", traced_pass(64)}}}, {"most_seconds", 1024 / 64 * seconds / few}};
+  out.work.trace = Trace{
+      .passes = {{"forward", traced_pass(1024)}, {"kept_forward", traced_pass(512)}},
+      .bytes = static_cast<double>(100 * MiB),
+      .per_token = 1000,
+      .slack = 1.5,
+      .brief_slack = 2,
+      .few = {.tokens = 64, .passes = {{"forward", traced_pass(64)}}, .most_seconds = 1024.0 / 64 * seconds / few}};
   return out;
 }
 
@@ -166,17 +173,16 @@ machine::Profile with_operations() {
 }
 
 TEST(Described, SecondsAreThoseOfATraceWhereTheProfileKnowsOperations) {
-  const auto found = described(traced(0.5), with_operations());
+  const auto found = describe_machine(parse_description(model()), traced(0.5), with_operations());
   const double forward = 4 * 2.0 * 1024 * 2048 * 2048 / 1e12;
-  EXPECT_NEAR(found.at("seconds").at("forward").get<double>(), forward, 1e-9) << "four micro-batches";
-  EXPECT_NEAR(found.at("seconds").at("kept_forward").get<double>(), forward / 2, 1e-9);
-  EXPECT_FALSE(found.at("work").contains("passes"));
-  EXPECT_EQ(found.at("attention_seconds"), 0) << "of a pass without any";
+  EXPECT_NEAR(found.settings.seconds.forward, forward, 1e-9) << "four micro-batches";
+  EXPECT_NEAR(*found.settings.seconds.kept_forward, forward / 2, 1e-9);
+  EXPECT_EQ(found.attention_seconds, 0) << "of a pass without any";
   auto without = with_operations();
   without.compute[0].operations.clear();
   const auto shapes = described(traced(0.5), without), plain = described(settings(), without);
-  EXPECT_EQ(shapes.at("seconds"), plain.at("seconds")) << "by shapes";
-  EXPECT_NE(shapes.at("work_bytes"), plain.at("work_bytes")) << "but what lies in memory is known";
+  EXPECT_EQ(shapes.seconds, plain.seconds) << "by shapes";
+  EXPECT_NE(shapes.work_bytes, plain.work_bytes) << "but what lies in memory is known";
 }
 
 /// The model with each of its four micro-batches in so many tiles of tokens.
@@ -186,9 +192,8 @@ std::string tiled_model(std::uint64_t tiles) {
   return out.dump();
 }
 
-json seconds_in_tiles(std::uint64_t tiles, const json& asked, const machine::Profile& profile) {
-  return json::parse(describe_machine(parse_description(tiled_model(tiles)), asked.dump(), profile).settings)
-      .at("seconds");
+PassSeconds seconds_in_tiles(std::uint64_t tiles, const MachineRequest& asked, const machine::Profile& profile) {
+  return describe_machine(parse_description(tiled_model(tiles)), asked, profile).settings.seconds;
 }
 
 TEST(Described, TracedSecondsOfAMicroBatchCountOnceInAnyNumberOfTiles) {
@@ -208,9 +213,11 @@ TEST(Described, DerivedSecondsGrowWithTilesByTheirGradientSumsAlone) {
     auto before = whole;
     for (const std::uint64_t tiles : {2, 4}) {
       const auto tiled = seconds_in_tiles(tiles, settings(), profile);
-      for (const auto* pass : {"head_loss", "head_gradient", "between"}) EXPECT_EQ(tiled.at(pass), whole.at(pass));
-      EXPECT_GT(tiled.at("backward"), before.at("backward")) << tiles << " tiles sum as many gradients";
-      EXPECT_LT(tiled.at("backward").get<double>(), 1.3 * whole.at("backward").get<double>()) << tiles << " tiles";
+      EXPECT_EQ(tiled.head_loss, whole.head_loss);
+      EXPECT_EQ(tiled.head_gradient, whole.head_gradient);
+      EXPECT_EQ(tiled.between, whole.between);
+      EXPECT_GT(tiled.backward, before.backward) << tiles << " tiles sum as many gradients";
+      EXPECT_LT(tiled.backward, 1.3 * whole.backward) << tiles << " tiles";
       before = tiled;
     }
   }
@@ -219,63 +226,58 @@ TEST(Described, DerivedSecondsGrowWithTilesByTheirGradientSumsAlone) {
 TEST(Described, AKeptLayerInTilesComputesItsFeedForwardAgain) {
   const auto whole = seconds_in_tiles(1, settings(), workstation()),
              tiled = seconds_in_tiles(2, settings(), workstation());
-  const auto of = [](const json& seconds, const char* kind) { return seconds.at(kind).get<double>(); };
-  EXPECT_NEAR(of(whole, "kept_backward"), of(whole, "backward") - of(whole, "forward"), 1e-12);
+  EXPECT_NEAR(*whole.kept_backward, whole.backward - whole.forward, 1e-12);
   const double feed_forward = 4 * 2.0 * 1024 * 2048 * (16384 + 8192) / workstation().gpus.front().flops_per_second;
-  EXPECT_NEAR(of(tiled, "kept_backward") - of(whole, "kept_backward"), feed_forward, 0.01 * feed_forward);
-  EXPECT_EQ(of(tiled, "kept_forward"), of(tiled, "forward"));
+  EXPECT_NEAR(*tiled.kept_backward - *whole.kept_backward, feed_forward, 0.01 * feed_forward);
+  EXPECT_EQ(*tiled.kept_forward, tiled.forward);
 }
 
 TEST(Described, StepsGrowWithTokensAndNotWithTheTilesThatTheyRunIn) {
   const auto seconds_of_step = [](std::uint64_t tiles) {
-    const auto found = describe_machine(parse_description(tiled_model(tiles)), settings().dump(), workstation());
-    const auto description = parse_description(tiled_model(tiles));
-    return make_plan(description, description.layout(), parse_budget(found.settings),
-                     parse_rates(found.settings, found.profile))
-        .prediction.step_seconds;
+    return plan_of(tiled_model(tiles), settings(), workstation()).prediction.step_seconds;
   };
   EXPECT_LT(seconds_of_step(4), 1.3 * seconds_of_step(1));
 }
 
 TEST(Described, TheWorkingSetIsATracesWithTheSlackOfAPlanThere) {
   const auto slow = described(traced(2), with_operations()), quick = described(traced(0.5), with_operations());
-  EXPECT_EQ(quick.at("work_bytes"), 150 * MiB + 10 * MiB);
-  EXPECT_EQ(slow.at("work_bytes"), 200 * MiB + 10 * MiB);
-  EXPECT_EQ(quick.at("work_per_token"), 1500);
+  EXPECT_EQ(quick.work_bytes, 150 * MiB + 10 * MiB);
+  EXPECT_EQ(slow.work_bytes, 200 * MiB + 10 * MiB);
+  EXPECT_EQ(describe_machine(parse_description(model()), traced(0.5), with_operations()).work_per_token, 1500);
   const auto gpu = described(traced(2));
-  EXPECT_EQ(gpu.at("device").at("work"), GiB + static_cast<Bytes>(1.2 * static_cast<double>(100 * MiB)));
+  EXPECT_EQ(gpu.device->work, GiB + static_cast<Bytes>(1.2 * static_cast<double>(100 * MiB)));
 }
 
 TEST(Described, AGpuWithRatesOfOperationsIsTimedByTheTrace) {
   auto profile = workstation();
-  const auto derived = described(traced(2), profile).at("seconds").at("forward");
+  const auto derived = described(traced(2), profile).seconds.forward;
   profile.gpus.front().elementwise_bytes_per_second = 7e11;
-  const auto found = described(traced(2), profile).at("seconds").at("forward").get<double>();
+  const auto found = described(traced(2), profile).seconds.forward;
   EXPECT_NE(derived, found);
   profile.gpus.front().call_seconds = 1;
   auto asked = traced(2);
-  asked["work"]["passes"]["forward"]["each"]["calls"] = 3;
-  EXPECT_EQ(described(asked, profile).at("seconds").at("forward"), 4 * 3) << "of each of four micro-batches";
+  asked.work.trace->passes["forward"].each.calls = 3;
+  EXPECT_EQ(described(asked, profile).seconds.forward, 4 * 3) << "of each of four micro-batches";
 }
 
 TEST(Described, MemoryThatAGpuSharesIsNotGivenTwice) {
   auto profile = workstation();
   profile.gpus.front().memory = profile.dram_total;
   const auto asked = traced(2);
-  EXPECT_FALSE(described(asked, profile).at("device").contains("in_dram"));
+  EXPECT_FALSE(described(asked, profile).device->in_dram);
   profile.gpus.front().shares_dram = true;
   const auto found = described(asked, profile);
-  EXPECT_TRUE(found.at("device").at("in_dram"));
-  EXPECT_EQ(found.at("work_bytes"), found.at("device").at("work")) << "temporaries lie in DRAM, too";
-  EXPECT_LE(planned(asked, profile).dram_peak, found.at("dram_budget").get<Bytes>());
+  EXPECT_TRUE(found.device->in_dram);
+  EXPECT_EQ(found.work_bytes, found.device->work) << "temporaries lie in DRAM, too";
+  EXPECT_LE(planned(asked, profile).dram_peak, found.dram_budget);
 }
 
 TEST(Described, LayersKeepWhatAutogradSavesWhereThatIsKnown) {
   auto asked = traced(0.5);
-  asked["work"]["passes"]["backward"] = traced_pass(4096);
-  asked["work"]["passes"]["kept_backward"] = traced_pass(3000);
+  asked.work.trace->passes["backward"] = traced_pass(4096);
+  asked.work.trace->passes["kept_backward"] = traced_pass(3000);
   EXPECT_TRUE(planned(asked, with_operations()).keeping.empty());
-  asked["saved_activations"] = {{"blocks", {1, 2, 3}}, {"token_bytes", 4096}, {"layers", 24}};
+  asked.settings.saved_activations = {.blocks = {1, 2, 3}, .token_bytes = 4096, .layers = 24};
   EXPECT_EQ(planned(asked, with_operations()).keeping.size(), 3U);
 }
 
@@ -283,15 +285,15 @@ TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
   auto profile = workstation();
   profile.nodes.insert(profile.nodes.begin(),
                        {.id = 2, .cxl = true, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
-  const auto all = described(settings(), profile).at("nodes");
+  const auto all = described(settings(), profile).nodes;
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_EQ(all[0].at("id"), 0) << "what comes and goes lies in DRAM";
+  EXPECT_EQ(all[0].id, 0U) << "what comes and goes lies in DRAM";
   auto asked = settings();
-  asked["nodes"] = {{{"id", 0}, {"capacity", 8 * GiB}}};
-  EXPECT_EQ(described(asked, profile).at("nodes").size(), 1U);
-  asked["nodes"] = {{{"id", 9}, {"capacity", GiB}}};
+  asked.settings.nodes = {{.id = 0, .capacity = 8 * GiB}};
+  EXPECT_EQ(described(asked, profile).nodes.size(), 1U);
+  asked.settings.nodes = {{.id = 9, .capacity = GiB}};
   EXPECT_THROW(static_cast<void>(described(asked, profile)), Error);
-  asked["nodes"] = {{{"id", 2}, {"capacity", 33 * GiB}}};
+  asked.settings.nodes = {{.id = 2, .capacity = 33 * GiB}};
   EXPECT_THROW(static_cast<void>(described(asked, profile)), Error);
 }
 
@@ -330,22 +332,18 @@ machine::Profile node_of_two() {
 }
 
 Plan planned_rank(std::uint64_t size, std::uint64_t machines, const machine::Profile& profile,
-                  json asked = settings()) {
+                  const MachineRequest& asked = settings()) {
   const auto text = rank_of(size, machines);
-  const auto found = describe_machine(parse_description(text), asked.dump(), profile);
-  const auto description = parse_description(text);
-  return make_plan(description, description.layout(), parse_budget(found.settings),
-                   parse_rates(found.settings, found.profile));
+  return plan_of(text, asked, profile);
 }
 
 TEST(Described, EachProcessOfAMachineHasItsShareOfIt) {
-  const auto found = describe_machine(parse_description(rank_of(4, 2)), settings().dump(), node_of_two());
-  const auto shared = json::parse(found.settings);
-  EXPECT_EQ(shared.at("dram_budget"), static_cast<Bytes>(0.9 * static_cast<double>(30 * GiB)));
-  EXPECT_EQ(shared.at("storage")[0].at("capacity"), 500 * GiB);
-  EXPECT_EQ(shared.at("network_inside"), 9e9);
-  EXPECT_EQ(found.profile.network, 0.5e9);
-  EXPECT_EQ(shared.at("seconds"), described(settings()).at("seconds")) << "each computes as many micro-batches as one";
+  const auto shared = describe_machine(parse_description(rank_of(4, 2)), settings(), node_of_two()).settings;
+  EXPECT_EQ(shared.dram_budget, static_cast<Bytes>(0.9 * static_cast<double>(30 * GiB)));
+  EXPECT_EQ(shared.storage[0].capacity, 500 * GiB);
+  EXPECT_EQ(shared.network_inside, 9e9);
+  EXPECT_EQ(shared.profile.network, 0.5e9);
+  EXPECT_EQ(shared.seconds, described(settings()).seconds) << "each computes as many micro-batches as one";
 }
 
 TEST(Described, ACpuOfAClusterIsBoundByTheNetworkWhereThatIsSlow) {

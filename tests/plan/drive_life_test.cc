@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "spillway/plan/json.h"
+#include "spillway/plan/settings.h"
 
 namespace spillway::plan {
 namespace {
@@ -29,8 +29,7 @@ TEST(DriveLife, NothingIsSaidOfADriveThatIsNotWritten) {
 }
 
 TEST(DriveLife, ComesWithTheSettingsOfAPath) {
-  const auto budget =
-      parse_budget(R"({"dram_budget": 1000, "storage": [{"capacity": 5, "endurance": 7}, {"capacity": 5}]})");
+  const auto budget = make_budget({.dram_budget = 1000, .storage = {{.capacity = 5, .endurance = 7}, {.capacity = 5}}});
   EXPECT_EQ(budget.paths.at(0).endurance, 7U);
   EXPECT_EQ(budget.paths.at(1).endurance, std::nullopt);
 }

@@ -8,6 +8,7 @@
 #include "spillway/plan/json.h"
 #include "spillway/plan/link.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/settings.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -53,32 +54,39 @@ TEST(RemoteDrives, DrivesOfOneNodeShareWhatCrosses) {
   EXPECT_EQ(near[2].read, 14e9);
 }
 
-constexpr const char* kRemote = R"({"near": 0, "storage": [{"capacity": 1000000000},
-  {"capacity": 1000000000, "far": true, "node": 1}, {"capacity": 1000000000, "far": true, "node": 1}],
-  "dram_budget": 1000000000, "placement": {"weight": 0, "state": 0, "grad": 0, "activation": 0},
-  "seconds": {"forward": 1e-5, "backward": 3e-5}, "durability": "none"})";
+/// Three paths, of which two are by node 1.
+EngineSettings remote_settings(bool remote = true) {
+  const PathSettings far{.capacity = 1'000'000'000, .remote = remote, .node = 1};
+  return {.dram_budget = 1'000'000'000,
+          .placement = {.weight = 0, .state = 0, .grad = 0.0, .activation = 0.0},
+          .storage = {{.capacity = 1'000'000'000}, far, far},
+          .near = 0,
+          .seconds = {.forward = 1e-5, .backward = 3e-5},
+          .durability = Durability::none};
+}
 
 struct Planned {
   Plan plan;
   nlohmann::json json;
 };
 
-Planned planned(const char* settings, const machine::Profile& profile) {
+Planned planned(EngineSettings settings, const machine::Profile& profile) {
+  settings.profile = profile;
   const auto description = test::describe({.layers = 4, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 17});
   const auto layout = description.layout();
-  const auto budget = parse_budget(settings);
-  Planned out{.plan = make_plan(description, layout, budget, parse_rates(settings, profile)), .json = {}};
+  const auto budget = make_budget(settings);
+  Planned out{.plan = make_plan(description, layout, budget, make_rates(settings)), .json = {}};
   out.json = nlohmann::json::parse(to_json(out.plan, description, layout, budget));
   return out;
 }
 
 TEST(RemoteDrives, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
   auto profile = two_sockets();
-  const auto as_fast = planned(kRemote, profile);
+  const auto as_fast = planned(remote_settings(), profile);
   EXPECT_LT(*as_fast.plan.remote_seconds, 0.1 * as_fast.plan.prediction.step_seconds)
       << "of 20 GB/s written alone 16 cross";
   for (auto& it : profile.access) it.read.most = it.write.most = it.cpus == it.memory ? 1e11 : 2e9;
-  const auto slow = planned(kRemote, profile);
+  const auto slow = planned(remote_settings(), profile);
   const auto& step = slow.plan.prediction;
   EXPECT_GT(*slow.plan.remote_seconds, 0.3 * step.step_seconds);
   EXPECT_EQ(slow.json["far_drives"]["seconds"], *slow.plan.remote_seconds);
@@ -87,7 +95,7 @@ TEST(RemoteDrives, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
   // The step without that is the one that near drives would give.
   auto near = profile;
   near.access.clear();
-  const auto unknown = planned(kRemote, near);
+  const auto unknown = planned(remote_settings(), near);
   EXPECT_FALSE(unknown.plan.remote_seconds.has_value());
   EXPECT_NEAR(unknown.plan.prediction.step_seconds, step.step_seconds - *slow.plan.remote_seconds,
               0.02 * step.step_seconds);
@@ -98,21 +106,20 @@ TEST(RemoteDrives, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
 }
 
 TEST(RemoteDrives, NearDrivesAreNotSpokenOf) {
-  std::string settings = kRemote;
-  for (auto at = settings.find("true"); at != std::string::npos; at = settings.find("true")) {
-    settings.replace(at, 4, "false");
-  }
-  EXPECT_FALSE(planned(settings.c_str(), two_sockets()).json.contains("far_drives"));
+  EXPECT_FALSE(planned(remote_settings(false), two_sockets()).json.contains("far_drives"));
   EXPECT_EQ(remote_words({{}, {}}, 1.0), "");
 }
 
 TEST(RemoteDrives, LinksFromOtherNodesHaveRatesOfTheirOwn) {
-  const auto* settings = R"({"near": 0, "nodes": [{"id": 0, "capacity": 1}, {"id": 1, "capacity": 1}],
-    "device": {"to_device": 5e9, "from_device": 5e9, "links": [
-      {"node": 1, "to_gpu_bytes_per_second_together": 1e9, "from_gpu_bytes_per_second_together": 2e9},
-      {"node": 0, "to_gpu_bytes_per_second_together": 4e9, "from_gpu_bytes_per_second_together": 8e9},
-      {"node": 7, "to_gpu_bytes_per_second_together": 4e6, "from_gpu_bytes_per_second_together": 8e6}]}})";
-  const auto rates = parse_rates(settings, {.cores = 4});
+  EngineSettings settings{
+      .near = 0, .nodes = {{.id = 0, .capacity = 1}, {.id = 1, .capacity = 1}}, .profile = {.cores = 4}};
+  settings.device = DeviceSettings{
+      .to_device = 5e9,
+      .from_device = 5e9,
+      .links = {{.node = 1, .to_gpu_bytes_per_second_together = 1e9, .from_gpu_bytes_per_second_together = 2e9},
+                {.node = 0, .to_gpu_bytes_per_second_together = 4e9, .from_gpu_bytes_per_second_together = 8e9},
+                {.node = 7, .to_gpu_bytes_per_second_together = 4e6, .from_gpu_bytes_per_second_together = 8e6}}};
+  const auto rates = make_rates(settings);
   ASSERT_EQ(rates.nodes.size(), 2U);
   EXPECT_EQ(rates.nodes[0].to_device, 4e9);
   EXPECT_EQ(rates.nodes[1].from_device, 2e9);

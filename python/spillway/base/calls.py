@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 
 if TYPE_CHECKING:
-    from spillway._engine import Description
+    from spillway._engine import Description, DeviceSettings, EngineSettings
 
 OUT_OF_MEMORY = (
     "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
     "or lower dram_budget. What was durable is kept: --resume_from_checkpoint true goes on from there"
 )
 
-EngineType = Callable[["Description", str], Any]  # description, settings -> spillway._engine.Engine
+EngineType = Callable[["Description", "EngineSettings"], Any]  # -> spillway._engine.Engine
 
 
 def native_engine() -> EngineType:
@@ -28,9 +26,7 @@ def native_engine() -> EngineType:
 
 
 @contextmanager
-def loss_kernels(
-    engine_type: EngineType, compute_dtype: str, device: Mapping[str, Any] = MappingProxyType({})
-) -> Iterator[Any]:
+def loss_kernels(engine_type: EngineType, compute_dtype: str, device: DeviceSettings | None = None) -> Iterator[Any]:
     """An engine of almost nothing, for a dry run that computes the loss as the run will."""
     from spillway._engine import BlockRole, BlockSpec, Description, TensorSpec
 
@@ -48,7 +44,7 @@ def loss_kernels(
         blocks=blocks,
     )
     with translated():  # here a GPU is opened for the first time
-        engine = engine_type(description, json.dumps(small_settings() | {"device": dict(device)}))
+        engine = engine_type(description, small_settings(device))
         engine.start()
     try:
         yield engine
@@ -81,8 +77,10 @@ def translated(reading: bool = False) -> Iterator[None]:
         raise (InputError if reading else SpillwayError)(str(error)) from error
 
 
-def small_settings() -> dict[str, Any]:
+def small_settings(device: DeviceSettings | None) -> EngineSettings:
     """For an engine that holds next to nothing."""
     import torch
 
-    return {"dram_budget": 1 << 30, "process_bytes": 0, "work_bytes": 0, "threads": torch.get_num_threads()}
+    from spillway._engine import EngineSettings
+
+    return EngineSettings(dram_budget=1 << 30, threads=torch.get_num_threads(), device=device)

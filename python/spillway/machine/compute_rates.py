@@ -5,9 +5,10 @@ these and its shapes (the engine's plan/derived.h)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spillway import _engine
+from spillway._engine import AttentionRate, ComputeProfile, ProductRate
 from spillway.base.calls import loss_kernels, native_engine
 from spillway.machine import operation_rates, process_memory
 from spillway.machine.call_seconds import typical
@@ -37,17 +38,17 @@ SECONDS = 0.12  # of each
 PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
 
 
-def compute_rates() -> list[dict[str, Any]]:
+def compute_rates() -> list[ComputeProfile]:
     """In memory as a run has it: a heap that keeps what it was given, on huge pages."""
     process_memory.settle()
-    found = [{"dtype": name, **rates(name, dtype, SHAPES, TOKENS, ROWS)} for name, dtype in TYPES.items()]
+    found = [rates(name, dtype, SHAPES, TOKENS, ROWS) for name, dtype in TYPES.items()]
     process_memory.give_back()
     return found
 
 
 def rates(
     name: str, dtype: str, shapes: Sequence[tuple[int, int]], tokens: Sequence[int], rows: Sequence[int]
-) -> dict[str, Any]:
+) -> ComputeProfile:
     """`shapes`, `tokens`: of the products that are measured; `rows`: of attention."""
     libraries = libraries_bytes(dtype)
     made(HEAP // (4 * HIDDEN), HIDDEN, TYPES["fp32"])
@@ -55,62 +56,72 @@ def rates(
     with loss_kernels(native_engine(), name) as kernels:
         operations = operation_rates.operations(dtype, kernels)
     inputs, weights = made(FEW, HIDDEN, dtype), made(HIDDEN, INNER, dtype)
-    return {
-        "products": products(dtype, shapes, tokens),
-        "attention": [attention(count, size, dtype) for count in rows for size in SIZES],
-        "elementwise_bytes_per_second": elementwise(dtype),
-        "operations": operations,
-        "call_seconds": operation_rates.call_seconds(dtype, before=lambda: inputs @ weights),
-        "libraries_bytes": libraries,
-    }
+    return ComputeProfile(
+        dtype=name,
+        products=products(dtype, shapes, tokens),
+        attention=[attention(count, size, dtype) for count in rows for size in SIZES],
+        elementwise_bytes_per_second=elementwise(dtype),
+        operations=operations,
+        call_seconds=operation_rates.call_seconds(dtype, before=lambda: inputs @ weights),
+        libraries_bytes=libraries,
+    )
 
 
 def libraries_bytes(dtype: str) -> int:
     """What the process holds more once products of a layer's shapes and attention have run, beside their tensors: what
     libraries keep for each shape."""
-    product(*OF_A_LAYER[0], dtype, once=True)
+    once_products(*OF_A_LAYER[0], dtype)
     process_memory.give_back()
     before = process_memory.resident()
     for shape in OF_A_LAYER:
-        product(*shape, dtype, once=True)
+        once_products(*shape, dtype)
     attention(ROWS[0], SIZES[0], dtype)
     process_memory.give_back()
     return max(0, process_memory.resident() - before)
 
 
-def products(dtype: str, shapes: Sequence[tuple[int, int]], tokens: Sequence[int]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def products(dtype: str, shapes: Sequence[tuple[int, int]], tokens: Sequence[int]) -> list[ProductRate]:
+    found: list[ProductRate] = []
     slowest = 0.0
     for inner, outer in shapes:
         for several in tokens:
             if slowest and 2.0 * several * inner * outer / slowest > PATIENCE:
                 continue
             found.append(product(several, inner, outer, dtype))
-            slowest = min(value for key, value in found[-1].items() if key.endswith("second"))
+            slowest = min(
+                found[-1].forward_flops_per_second,
+                found[-1].input_flops_per_second,
+                found[-1].weight_flops_per_second,
+            )
     return found
 
 
-def product(tokens: int, inner: int, outer: int, dtype: str, once: bool = False) -> dict[str, Any]:
-    """Weights come from memory, as the first micro-batch of a pass finds them. `once`: nothing is measured."""
+def once_products(tokens: int, inner: int, outer: int, dtype: str) -> None:
+    """The three products, without a measurement."""
+    given, weight, gradient = made(tokens, inner, dtype), made(outer, inner, dtype), made(tokens, outer, dtype)
+    held = [given @ weight.t(), gradient @ weight, gradient.t() @ given]
+    del held
+
+
+def product(tokens: int, inner: int, outer: int, dtype: str) -> ProductRate:
+    """Weights come from memory, as the first micro-batch of a pass finds them."""
     given, weight, gradient = made(tokens, inner, dtype), made(outer, inner, dtype), made(tokens, outer, dtype)
     operations = 2.0 * tokens * inner * outer
 
     def forget() -> None:
         _engine.drop_from_caches(weight.data_ptr(), weight.nbytes)
 
-    if once:
-        return {"made": [given @ weight.t(), gradient @ weight, gradient.t() @ given]}
-    return {
-        "tokens": tokens,
-        "inner": inner,
-        "outer": outer,
-        "forward_flops_per_second": operations / seconds(lambda: given @ weight.t(), before=forget),
-        "input_flops_per_second": operations / seconds(lambda: gradient @ weight, before=forget),
-        "weight_flops_per_second": operations / seconds(lambda: gradient.t() @ given),
-    }
+    return ProductRate(
+        tokens=tokens,
+        inner=inner,
+        outer=outer,
+        forward_flops_per_second=operations / seconds(lambda: given @ weight.t(), before=forget),
+        input_flops_per_second=operations / seconds(lambda: gradient @ weight, before=forget),
+        weight_flops_per_second=operations / seconds(lambda: gradient.t() @ given),
+    )
 
 
-def attention(rows: int, size: int, dtype: str) -> dict[str, Any]:
+def attention(rows: int, size: int, dtype: str) -> AttentionRate:
     """Operations of the pairs that the mask leaves: half of all."""
     import torch
 
@@ -122,12 +133,12 @@ def attention(rows: int, size: int, dtype: str) -> dict[str, Any]:
     forward = seconds(lambda: call(*parts, is_causal=True))
     both = seconds(lambda: torch.autograd.grad(call(*parts, is_causal=True), parts, gradient), grad=True)
     operations = 2.0 * HEADS * size * rows * rows
-    return {
-        "tokens": rows,
-        "head_size": size,
-        "forward_flops_per_second": operations / forward,
-        "backward_flops_per_second": 2 * operations / max(both - forward, forward / 2),
-    }
+    return AttentionRate(
+        tokens=rows,
+        head_size=size,
+        forward_flops_per_second=operations / forward,
+        backward_flops_per_second=2 * operations / max(both - forward, forward / 2),
+    )
 
 
 def elementwise(dtype: str, device: str = "cpu") -> float:

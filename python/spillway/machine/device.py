@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway import _engine
+from spillway._engine import DeviceSettings, GpuProfile, Profile
 from spillway.base import ranks, sizes
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
@@ -118,25 +119,27 @@ def number(config: Config) -> int:
 def settings(
     config: Config,
     dram_budget: int,
-    profile: Mapping[str, Any],
+    profile: Profile,
     place: Place = HOST,
     work: int = 0,
     rule: Mapping[str, str] = NO_RULE,
-) -> dict[str, Any]:
-    """What the engine plans and opens it with; {}: layers compute in host memory. `work`: bytes of a GPU that PyTorch's
-    temporaries take. `rule`: what an update is of."""
+) -> DeviceSettings | None:
+    """What the engine plans and opens it with; None: layers compute in host memory. `work`: bytes of a GPU that
+    PyTorch's temporaries take. `rule`: what an update is of."""
     if config.device == "cpu":
-        return {}
+        return None
     if place.on_gpu:
-        memory = gpu_memory(config, place)
-        rates = described(profile, number(config)) or measured(place, rule)
-        return gpu_settings(place) | {"memory": memory, "work": work, **rates}
-    return {
-        "name": config.device,
-        "memory": config.gpu_memory or dram_budget // SHARE,
-        "in_dram": True,
-        **link(profile),
-    }
+        made = gpu_settings(place)
+        made.memory, made.work = gpu_memory(config, place), work
+        if not take_link(made, profile, number(config)):
+            measure(made, rule)
+        return made
+    made = DeviceSettings(name=config.device, memory=config.gpu_memory or dram_budget // SHARE, in_dram=True)
+    # Without a GPU in the profile its link is memory, and its updates are the host's work: nothing is won by them.
+    made.bounded = take_link(made, profile)
+    if not made.bounded:
+        made.to_device = made.from_device = profile.copy_bytes_per_second / PASSES
+    return made
 
 
 def gpu_memory(config: Config, place: Place) -> int:
@@ -148,9 +151,9 @@ def gpu_memory(config: Config, place: Place) -> int:
     return min(config.gpu_memory, free - min(CONTEXT, free // CONTEXT_SHARE))
 
 
-def describe_gpu_memory(config: Config, settings: Mapping[str, Any]) -> str:
+def describe_gpu_memory(config: Config, settings: DeviceSettings | None) -> str:
     """One sentence about a limit that the GPU has no memory for; empty otherwise. `settings`: of the device."""
-    asked, taken = config.gpu_memory or 0, settings.get("memory", 0)
+    asked, taken = config.gpu_memory or 0, settings.memory if settings else 0
     if taken >= asked or not config.device.startswith("cuda"):
         return ""
     return (
@@ -159,14 +162,18 @@ def describe_gpu_memory(config: Config, settings: Mapping[str, Any]) -> str:
     )
 
 
-def small(config: Config, place: Place) -> dict[str, Any]:
+def small(place: Place) -> DeviceSettings | None:
     """For an engine that computes there and holds almost nothing."""
-    return gpu_settings(place) | {"memory": SMALL} if place.on_gpu else {}
+    if not place.on_gpu:
+        return None
+    made = gpu_settings(place)
+    made.memory = SMALL
+    return made
 
 
-def gpu_settings(place: Place) -> dict[str, Any]:
+def gpu_settings(place: Place) -> DeviceSettings:
     """Which GPU, and the stream that passes run in."""
-    return {"name": f"cuda:{place.device.index}", "stream": place.stream()}
+    return DeviceSettings(name=f"cuda:{place.device.index}", stream=place.stream())
 
 
 def left(plan: Mapping[str, Any]) -> int:
@@ -179,30 +186,26 @@ def left(plan: Mapping[str, Any]) -> int:
     return int(tier["capacity"] - (tier["planned_peak"] - work))
 
 
-def measured(place: Place, rule: Mapping[str, str]) -> dict[str, Any]:
+def measure(made: DeviceSettings, rule: Mapping[str, str]) -> None:
     """Bytes per second of each direction of a GPU's link, elements per second of such an update in its memory."""
-    name = gpu_settings(place)["name"]
-    to_device, from_device, update = _engine.measure_device(name, MEASURED, MEASURED_FOR, **rule)
-    return {"to_device": to_device, "from_device": from_device, "update": update}
+    made.to_device, made.from_device, made.update = _engine.measure_device(made.name, MEASURED, MEASURED_FOR, **rule)
 
 
-def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
-    """Describes a profile's GPU number `index`: the one with that name, as a probe writes it, else the one at
-    that place. {}: there is none, or its link is not known."""
-    gpus = profile.get("gpus", [])
-    gpu = next((gpu for gpu in gpus if gpu.get("name") == str(index)), None)
+def find_gpu(profile: Profile, index: int = 0) -> GpuProfile | None:
+    """A profile's GPU number `index`: the one with that name, as a probe writes it, else the one at that place. None:
+    there is none, or its link is not known."""
+    gpus = profile.gpus
+    gpu = next((gpu for gpu in gpus if gpu.name == str(index)), gpus[index] if index < len(gpus) else None)
+    if gpu is None or not (gpu.to_gpu_bytes_per_second and gpu.from_gpu_bytes_per_second):
+        return None
+    return gpu
+
+
+def take_link(made: DeviceSettings, profile: Profile, index: int = 0) -> bool:
+    """Takes link and updates of a profile's GPU; False where that is not known."""
+    gpu = find_gpu(profile, index)
     if gpu is None:
-        gpu = gpus[index] if index < len(gpus) else {}
-    rates = {"to_device": gpu.get("to_gpu_bytes_per_second"), "from_device": gpu.get("from_gpu_bytes_per_second")}
-    if not all(rates.values()):
-        return {}
-    return rates | {"update": gpu.get("update_elements_per_second", 0.0), "links": gpu.get("links", [])}
-
-
-def link(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """What a simulated device is planned with, as of a GPU, and whether it is to be no faster. Without a GPU in the
-    profile its link is memory, and its updates are the host's work: nothing is won by them."""
-    if rates := described(profile):
-        return rates | {"bounded": True}
-    memory = profile.get("copy_bytes_per_second", 0.0) / PASSES
-    return {"to_device": memory, "from_device": memory, "update": 0.0, "bounded": False}
+        return False
+    made.to_device, made.from_device = gpu.to_gpu_bytes_per_second, gpu.from_gpu_bytes_per_second
+    made.update, made.links = gpu.update_elements_per_second, gpu.links
+    return True

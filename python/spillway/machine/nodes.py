@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spillway.base.calls import translated
@@ -12,6 +13,7 @@ from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
     from spillway import _engine
+    from spillway._engine import NodeSettings, PathSettings, Profile
     from spillway.config.values import NodeShare
 
 
@@ -20,11 +22,20 @@ def alone(ids: Sequence[int]) -> Sequence[int]:
     return [1] * len(ids)
 
 
+@dataclass(frozen=True)
+class NodePlan:
+    """Host memory of a run, as the engine plans with it."""
+
+    nodes: list[NodeSettings]
+    dram_budget: int
+    near: int | None  # the NUMA node of the GPU that computes
+
+
 def node_settings(
     asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str],
-    profile: Mapping[str, Any] | None, gpu: int | None = None, storage: Sequence[Mapping[str, Any]] = (),
+    profile: Profile | None, gpu: int | None = None, storage: Sequence[PathSettings] = (),
     sharing: Callable[[Sequence[int]], Sequence[int]] = alone,
-) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+) -> tuple[NodePlan, list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
     this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that layers
     compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are remote
@@ -33,7 +44,7 @@ def node_settings(
     from spillway import _engine
 
     with translated():
-        places = [path.get("directory") or path["device"] for path in storage]
+        places = [path.directory or path.device for path in storage]
         near, remote = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
         choice = _engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near)
         chosen = choice.nodes
@@ -42,21 +53,18 @@ def node_settings(
         if any(count > 1 for count in sharers):
             share_nodes(chosen, asked, held, near, dict(zip(ids, sharers, strict=True)))
         if profile is not None:
-            rates = profile_rates(profile, ids, sharers)
+            made = [profile_node(profile, node, count) for node, count in zip(chosen, sharers, strict=True)]
         elif len(ids) > 1:
-            rates = [measured_rates(rate) for rate in _engine.measure_nodes(ids, MEASURE_SECONDS, **rule)]
+            rates = _engine.measure_nodes(ids, MEASURE_SECONDS, **rule)
+            made = [measured_node(node.id, node.capacity, rate) for node, rate in zip(chosen, rates, strict=True)]
         else:
-            rates = [{} for _ in ids]
-    found = [{"id": node.id, "capacity": node.capacity, **rate} for node, rate in zip(chosen, rates, strict=True)]
-    paths = [
-        dict(path) | {"far": place in remote} | ({"node": remote[place][0]} if place in remote else {})
-        for path, place in zip(storage, places, strict=True)
-    ]
+            made = [_engine.NodeSettings(id=node.id, capacity=node.capacity) for node in chosen]
+    for path, place in zip(storage, places, strict=True):
+        path.remote = place in remote
+        path.node = remote[place][0] if place in remote else None
     news = [words for _, words in remote.values()]
     news += [f"NUMA nodes are not told apart: {choice.notice}"] if choice.notice else []
-    memory = min(dram_budget, choice.dram or dram_budget)
-    by_gpu = {} if near is None else {"near": near}
-    return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news
+    return NodePlan(made, min(dram_budget, choice.dram or dram_budget), near), news
 
 
 def share_nodes(
@@ -81,30 +89,30 @@ def share_nodes(
         raise DoesNotFit(f"{error} (for {most} processes, each of which takes its part of that)") from error
 
 
-def profile_rates(
-    profile: Mapping[str, Any], ids: Sequence[int], sharers: Sequence[int] | None = None
-) -> list[dict[str, float]]:
-    """What a profile says of each node, as measure_nodes() would, by one of so many processes; of one that it does not
-    know nothing."""
-    known = {node["id"]: node for node in profile.get("nodes", []) if node["update_elements_per_second"]}
-    counts = sharers or alone(ids)
-    return [rates_of(known[node], count) if node in known else {} for node, count in zip(ids, counts, strict=True)]
+def profile_node(profile: Profile, node: _engine.NodeShare, processes: int = 1) -> NodeSettings:
+    """A node with the rates of a profile, as measure_nodes() would have them, by one of so many processes; of one that
+    the profile does not know no rates."""
+    from spillway import _engine
+
+    known = next((it for it in profile.nodes if it.id == node.id and it.update_elements_per_second), None)
+    made = _engine.NodeSettings(id=node.id, capacity=node.capacity)
+    if known is not None:
+        made.update = known.update_elements_per_second / processes
+        made.update_thread = known.update_elements_per_second_thread
+        made.read = known.read_bytes_per_second / processes
+    return made
 
 
-def rates_of(node: Mapping[str, Any], processes: int = 1) -> dict[str, float]:
-    return {
-        "update": node["update_elements_per_second"] / processes,
-        "update_thread": node.get("update_elements_per_second_thread", 0.0),
-        "read": node.get("read_bytes_per_second", 0.0) / processes,
-    }
+def measured_node(number: int, capacity: int, rate: _engine.NodeRate) -> NodeSettings:
+    from spillway import _engine
 
-
-def measured_rates(rate: _engine.NodeRate) -> dict[str, float]:
-    return {
-        "update": rate.update_elements_per_second,
-        "update_thread": rate.update_elements_per_second_thread,
-        "read": rate.read_bytes_per_second,
-    }
+    return _engine.NodeSettings(
+        id=number,
+        capacity=capacity,
+        update=rate.update_elements_per_second,
+        update_thread=rate.update_elements_per_second_thread,
+        read=rate.read_bytes_per_second,
+    )
 
 
 def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spillway._engine import OperationRate
 from spillway.machine.call_seconds import typical
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Call(NamedTuple):
     given: tuple[Tensor, ...]  # what it reads or writes beside what it makes
 
 
-def operations(dtype: str, kernels: Any = None) -> list[dict[str, Any]]:
+def operations(dtype: str, kernels: Any = None) -> list[OperationRate]:
     """`dtype`: as PyTorch names it. `kernels`: the engine's for the loss."""
     import torch
 
@@ -38,7 +39,7 @@ def operations(dtype: str, kernels: Any = None) -> list[dict[str, Any]]:
                 bytes = sum({tensor.data_ptr(): tensor.nbytes for tensor in (*it.given, *made)}.values())
                 rate = bytes / seconds(it.call, sum(tensor.nbytes for tensor in made))
                 found.append(
-                    {"operation": it.operation, "strided": it.strided, "bytes": bytes, "bytes_per_second": rate}
+                    OperationRate(operation=it.operation, strided=it.strided, bytes=bytes, bytes_per_second=rate)
                 )
     return found
 

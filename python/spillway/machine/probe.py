@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +15,9 @@ from spillway.base.sizes import size
 from spillway.errors import InputError
 from spillway.machine import compute_rates, products
 
+if TYPE_CHECKING:
+    from spillway._engine import GpuProfile, LayerProfile, Profile
+
 OUTPUT = "profile.json"
 # Hidden and intermediate width of decoder layers of about 0.5, 1.5 and 7 billion parameters.
 LAYERS = ((896, 4864), (1536, 8960), (3584, 18944))
@@ -23,10 +25,8 @@ TOKENS = 256
 GPU_TOKENS = 8192
 SECONDS = 0.5  # of each product
 PATIENCE = 3.0  # seconds that one product may take
-FP32 = "fp32_flops_per_second"
 KINDS = (("read", 1e9, "GB/s"), ("write", 1e9, "GB/s"), ("copy", 1e9, "GB/s"), ("update", 1e6, "M/s"))
 
-Profile = dict[str, Any]
 Show = Callable[[str], None]
 
 
@@ -38,16 +38,15 @@ def probe(output: Path, places: Sequence[str], show: Show) -> Profile:
 
     with translated():
         show("measuring memory" + (f" and {', '.join(places)}" if places else ""))
-        profile: Profile = json.loads(_engine.probe([str(place) for place in places]))
-        gpus = [gpu | gpu_rates(gpu["name"]) for gpu in profile["gpus"]]
-        profile["gpus"] = [gpu for gpu in gpus if gpu["flops_per_second"]]
+        profile = _engine.probe([str(place) for place in places])
+        profile.gpus = [gpu for gpu in map(rated_gpu, profile.gpus) if gpu.flops_per_second]
         show("measuring products")
-        profile["layers"] = layer_rates()
-        profile["compute"] = compute_rates.compute_rates()
-        profile["compute_flops_per_second"] = max(layer["flops_per_second"] for layer in profile["layers"])
-        profile["comment"] = [f"spillway probe, {time.strftime('%Y-%m-%d %H:%M')}", *paths_comment(places)]
-        text = _engine.check_profile(json.dumps(profile), str(output))
-        _engine.save_profile(text, str(output))
+        profile.layers = layer_rates()
+        profile.compute = compute_rates.compute_rates()
+        profile.compute_flops_per_second = max(layer.flops_per_second for layer in profile.layers)
+        profile.comment = [f"spillway probe, {time.strftime('%Y-%m-%d %H:%M')}", *paths_comment(places)]
+        profile = _engine.Profile.parse(profile.to_json(), str(output))  # refuses what no profile says
+        profile.save(str(output))
     return profile
 
 
@@ -55,16 +54,19 @@ def paths_comment(places: Sequence[str]) -> list[str]:
     return [f"path {number}: {place}" for number, place in enumerate(places)]
 
 
-def layer_rates() -> list[dict[str, float]]:
+def layer_rates() -> list[LayerProfile]:
     """Operations per second of the largest product of each layer, in bf16 and fp32 on the CPUs. Where bf16 is
     done without instructions for it, the largest layers take too long and are left out."""
-    rates: list[dict[str, float]] = []
+    from spillway import _engine
+
+    rates: list[LayerProfile] = []
     for hidden, inner in LAYERS:
-        if rates and products.operations(hidden, inner, TOKENS) / rates[-1]["flops_per_second"] > PATIENCE:
+        if rates and products.operations(hidden, inner, TOKENS) / rates[-1].flops_per_second > PATIENCE:
             break
-        shape = {"hidden": hidden, "intermediate": inner, "tokens": TOKENS}
-        found = {"flops_per_second": product_rate(hidden, inner), FP32: product_rate(hidden, inner, dtype="float32")}
-        rates.append(shape | found)
+        found = _engine.LayerProfile(hidden=hidden, intermediate=inner, tokens=TOKENS)
+        found.flops_per_second = product_rate(hidden, inner)
+        found.fp32_flops_per_second = product_rate(hidden, inner, dtype="float32")
+        rates.append(found)
     return rates
 
 
@@ -77,12 +79,12 @@ def gpu_rate(number: str) -> float:
     return max(product_rate(hidden, inner, f"cuda:{number}", GPU_TOKENS) for hidden, inner in LAYERS)
 
 
-def gpu_rates(number: str) -> dict[str, float]:
-    """And of operations on each element."""
-    if not (products := gpu_rate(number)):
-        return {"flops_per_second": 0.0}
-    elements = compute_rates.elementwise(compute_rates.TYPES["bf16"], f"cuda:{number}")
-    return {"flops_per_second": products, "elementwise_bytes_per_second": elements}
+def rated_gpu(gpu: GpuProfile) -> GpuProfile:
+    """The GPU with its rates of products, and of operations on each element."""
+    gpu.flops_per_second = gpu_rate(gpu.name)
+    if gpu.flops_per_second:
+        gpu.elementwise_bytes_per_second = compute_rates.elementwise(compute_rates.TYPES["bf16"], f"cuda:{gpu.name}")
+    return gpu
 
 
 def product_rate(hidden: int, inner: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:
@@ -110,9 +112,9 @@ def settle(made: Any) -> None:
 def show_profile(console: Console, profile: Profile) -> None:
     console.print(node_table(profile))
     console.print(access_table(profile))
-    if profile["gpus"]:
+    if profile.gpus:
         console.print(gpu_table(profile))
-    if profile["paths"]:
+    if profile.paths:
         console.print(path_table(profile))
     console.print(layer_table(profile))
     rates = products.measured("bf16")
@@ -129,15 +131,15 @@ def table(title: str, *columns: str) -> Table:
 
 def node_table(profile: Profile) -> Table:
     found = table("NUMA nodes", "node", "kind", "memory", "available", "CPUs", "tier", "firmware promises")
-    for node in profile["nodes"]:
+    for node in profile.nodes:
         found.add_row(
-            str(node["id"]),
-            node["kind"],
-            size(node["capacity"]),
-            size(node.get("available", 0)),
-            node.get("cpus", ""),
-            str(node.get("tier", "")),
-            gigabytes(node.get("promised_read_bytes_per_second", 0)),
+            str(node.id),
+            "cxl" if node.cxl else "dram",
+            size(node.capacity),
+            size(node.available),
+            node.cpus,
+            str(node.tier or ""),
+            gigabytes(node.promised_read_bytes_per_second),
         )
     return found
 
@@ -145,12 +147,12 @@ def node_table(profile: Profile) -> Table:
 def access_table(profile: Profile) -> Table:
     """Rates of one thread, and of as many as it takes."""
     found = table("CPUs by memory", "CPUs of", "memory of", "distance", "", "one thread", "all", "threads")
-    for access in profile.get("access", []):
-        where = [f"node {access['cpus']}", f"node {access['memory']}", str(access["distance"] or "")]
+    for access in profile.access:
+        where = [f"node {access.cpus}", f"node {access.memory}", str(access.distance or "")]
         for kind, unit, name in KINDS:
-            rate = access[kind]
-            rates = (f"{rate[key] / unit:.3g}" if rate["threads"] else "unknown" for key in ("thread", "most"))
-            found.add_row(*where, f"{kind} {name}", *rates, str(rate["threads"] or ""))
+            rate = getattr(access, kind)
+            rates = (f"{value / unit:.3g}" if rate.threads else "unknown" for value in (rate.thread, rate.most))
+            found.add_row(*where, f"{kind} {name}", *rates, str(rate.threads or ""))
             where = ["", "", ""]
     return found
 
@@ -158,29 +160,29 @@ def access_table(profile: Profile) -> Table:
 def gpu_table(profile: Profile) -> Table:
     """By NUMA node: a direction alone, and both at once."""
     found = table("GPUs", "GPU", "memory", "TFLOP/s", "node", "to", "from", "to, both at once", "from, both at once")
-    for gpu in profile["gpus"]:
-        of = [gpu["name"], size(gpu["memory"]), f"{gpu['flops_per_second'] / 1e12:.3g}"]
-        for link in gpu.get("links", []):
-            rates = (link[f"{way}_gpu_bytes_per_second{when}"] for when in ("", "_together") for way in ("to", "from"))
-            found.add_row(*of, str(link["node"]), *map(gigabytes, rates))
+    for gpu in profile.gpus:
+        of = [gpu.name, size(gpu.memory), f"{gpu.flops_per_second / 1e12:.3g}"]
+        for link in gpu.links:
+            alone = (link.to_gpu_bytes_per_second, link.from_gpu_bytes_per_second)
+            together = (link.to_gpu_bytes_per_second_together, link.from_gpu_bytes_per_second_together)
+            found.add_row(*of, str(link.node), *map(gigabytes, (*alone, *together)))
             of = ["", "", ""]
     return found
 
 
 def path_table(profile: Profile) -> Table:
     found = table("Storage paths", "path", "read", "write", "both at once", "CPUs")
-    for path in profile["paths"]:
-        rates = (gigabytes(path[f"{kind}_bytes_per_second"]) for kind in ("read", "write", "mixed"))
-        found.add_row(path["name"], *rates, f"{path['cores_at_full_speed']:.2f}")
+    for path in profile.paths:
+        rates = (path.read_bytes_per_second, path.write_bytes_per_second, path.mixed_bytes_per_second)
+        found.add_row(path.name, *map(gigabytes, rates), f"{path.cores_at_full_speed:.2f}")
     return found
 
 
 def layer_table(profile: Profile) -> Table:
     found = table("Products of a layer", "hidden", "intermediate", "tokens", "bf16 GFLOP/s", "fp32 GFLOP/s")
-    for layer in profile["layers"]:
-        shape = (str(layer[key]) for key in ("hidden", "intermediate", "tokens"))
-        rates = (f"{layer[key] / 1e9:.3g}" for key in ("flops_per_second", FP32))
-        found.add_row(*shape, *rates)
+    for layer in profile.layers:
+        rates = (f"{rate / 1e9:.3g}" for rate in (layer.flops_per_second, layer.fp32_flops_per_second))
+        found.add_row(str(layer.hidden), str(layer.intermediate), str(layer.tokens), *rates)
     return found
 
 

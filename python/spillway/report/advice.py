@@ -10,9 +10,8 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from spillway._engine import Description
+from spillway._engine import Description, EngineSettings
 from spillway.base.calls import EngineType, native_engine, translated
 from spillway.base.sizes import duration, size
 from spillway.errors import InputError
@@ -29,7 +28,7 @@ class Option:
     seconds: float  # predicted, of a step of the same work
 
 
-Change = Callable[[Description, dict[str, Any]], float]  # changes description and settings; returns work per step
+Change = Callable[[Description, EngineSettings], float]  # changes description and settings; returns work per step
 
 
 def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]:
@@ -41,7 +40,7 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
         return []
     found = []
     for setting, words, change in changes(facts):
-        description, settings = copy.deepcopy(facts.description), copy.deepcopy(facts.settings)
+        description, settings = copy.copy(facts.description), copy.copy(facts.settings)
         work = change(description, settings)
         seconds = predicted(engine_type or native_engine(), description, settings)
         if seconds is not None:
@@ -61,18 +60,19 @@ def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None)
         raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")
     if (world := facts.description.world.size) > 1:
         raise InputError(f"profile: {facts.output_dir} was trained by {world} processes, which one does not plan for")
-    settings = {**facts.settings, "profile": profile_of(profile)}
+    settings = copy.copy(facts.settings)
+    settings.profile = profile_of(profile)
     with translated():
-        engine = (engine_type or native_engine())(facts.description, json.dumps(settings))
+        engine = (engine_type or native_engine())(facts.description, settings)
     plan = json.loads(engine.plan())
     engine.close()
     return replace(facts, plan=plan, settings=settings, machine=profile)
 
 
-def predicted(engine_type: EngineType, description: Description, settings: dict[str, Any]) -> float | None:
+def predicted(engine_type: EngineType, description: Description, settings: EngineSettings) -> float | None:
     """Seconds of a step; None where such a plan does not fit or is not allowed."""
     try:
-        engine = engine_type(description, json.dumps(settings))
+        engine = engine_type(description, settings)
     except (MemoryError, ValueError, OSError, RuntimeError):
         return None
     seconds = json.loads(engine.plan()).get("predicted_step_seconds")
@@ -81,15 +81,15 @@ def predicted(engine_type: EngineType, description: Description, settings: dict[
 
 
 def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
-    settings, description = facts.settings or {}, facts.description or Description()
+    settings, description = facts.settings or EngineSettings(), facts.description or Description()
     for factor in (1.5, 2):
-        budget = int(settings["dram_budget"] * factor) // (1 << 20) * (1 << 20)
-        if budget > settings.get("profile", {}).get("dram_total", budget):
+        budget = int(settings.dram_budget * factor) // (1 << 20) * (1 << 20)
+        if budget > (settings.profile.dram_total or budget):
             continue  # more than the machine has
         yield f"dram_budget: {size(budget)}", f"{size(budget)} of DRAM for the process", more_memory(budget)
-    if settings.get("storage"):
+    if settings.storage:
         yield "storage: one more path", "one more path as fast as the first", another_path
-    if settings.get("durability", "step") == "step" and settings.get("storage"):
+    if settings.durability in (None, "step") and settings.storage:
         yield "durability: checkpoint", "losing what came after the last checkpoint in a crash", set_durability
     if description.state_format == "exact" and description.optimizer == "adamw":
         yield "state_format: bf16", "moments in bf16, rounded stochastically (other results)", set_format
@@ -101,40 +101,42 @@ def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
 
 
 def more_memory(budget: int) -> Change:
-    def change(_: Description, settings: dict[str, Any]) -> float:
-        factor = budget / settings["dram_budget"]
-        settings["dram_budget"] = budget
-        for node in settings.get("nodes", []):
-            if node.get("kind", "numa") == "numa":
-                node["capacity"] = int(node["capacity"] * factor)
+    def change(_: Description, settings: EngineSettings) -> float:
+        factor = budget / settings.dram_budget
+        settings.dram_budget, nodes = budget, settings.nodes
+        for node in nodes:
+            if node.kind == "numa":
+                node.capacity = int(node.capacity * factor)
+        settings.nodes = nodes
         return 1
 
     return change
 
 
-def another_path(_: Description, settings: dict[str, Any]) -> float:
-    settings["storage"].append(dict(settings["storage"][0]))
-    paths = settings["profile"].get("paths", [])
-    if paths:
-        paths.append({**paths[0], "name": str(len(paths))})
+def another_path(_: Description, settings: EngineSettings) -> float:
+    settings.storage = [*settings.storage, settings.storage[0]]
+    profile = settings.profile
+    for further in profile.paths[:1]:
+        further.name = str(len(profile.paths))
+        profile.paths = [*profile.paths, further]
+    settings.profile = profile
     return 1
 
 
-def set_durability(_: Description, settings: dict[str, Any]) -> float:
-    settings["durability"] = "checkpoint"
+def set_durability(_: Description, settings: EngineSettings) -> float:
+    settings.durability = "checkpoint"
     return 1
 
 
-def set_format(description: Description, _: dict[str, Any]) -> float:
+def set_format(description: Description, _: EngineSettings) -> float:
     description.state_format = "bf16"
     return 1
 
 
-def twice_the_work(description: Description, settings: dict[str, Any]) -> float:
+def twice_the_work(description: Description, settings: EngineSettings) -> float:
     description.micro_batches *= 2
     description.tokens *= 2
-    for kind in settings.get("seconds", {}):
-        settings["seconds"][kind] *= 2
+    settings.seconds = settings.seconds.scaled(2)
     return 2
 
 

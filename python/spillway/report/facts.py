@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from spillway._engine import Description
+from spillway._engine import Description, EngineSettings
 from spillway.base.documents import parse_json, read_json, read_text
 from spillway.errors import InputError
 from spillway.output import identity
@@ -48,7 +48,7 @@ class Facts:
     rows: list[dict[str, Any]]  # metrics.jsonl
     trace: list[dict[str, Any]]  # events of timeline.json.gz; empty before the second step
     description: Description | None  # as given to the engine, and
-    settings: dict[str, Any] | None  # what it planned with
+    settings: EngineSettings | None  # what it planned with
     finished: bool = True
     is_running: bool | None = None  # a process works on it; None: unknown
     machine: str = ""  # the profile's file, where the plan is for another machine
@@ -125,6 +125,15 @@ class Reader:
             self.damaged.append(f"{path} cannot be read: {error}")
             return None
 
+    def settings(self) -> EngineSettings | None:
+        """None if there are none or they cannot be read."""
+        path = self._output_dir / identity.SETTINGS
+        try:
+            return EngineSettings.parse(read_text(path)) if path.is_file() else None
+        except (OSError, ValueError) as error:
+            self.damaged.append(f"{path} cannot be read: {error}")
+            return None
+
     def mapping(self, name: str | Path, checks: dict[str, Check] = NO_CHECKS) -> dict[str, Any] | None:
         """The JSON object in a file, without entries that fail `checks`; None if it cannot be read."""
         path = self._output_dir / name
@@ -188,7 +197,7 @@ def read(output_dir: Path) -> Facts:
         reader.rows(),
         reader.events(timeline),
         reader.description(),
-        reader.mapping(identity.SETTINGS),
+        reader.settings(),
         (output_dir / ended).is_file() and not goes_on,
         is_held(output_dir),
         damaged=reader.damaged,

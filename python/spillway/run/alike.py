@@ -5,46 +5,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from typing import Any
 
+from spillway._engine import EngineSettings
+from spillway.base.calls import translated
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.machine import device
 from spillway.run import shared_locks
 from spillway.run.world import World
 
-MORE = ("process_bytes", "work_bytes", "seconds", "token_bytes", "latency")  # ends of names whose largest value counts
-WORK = "work"  # so does that of what PyTorch takes of a GPU
-NAMED = ("id", "node", "near", "stream")  # numbers that name something; each process has its own
-OWN = ("file_systems", "saving", "threads")  # of settings; nothing that is placed depends on them
 
-
-def agree_settings(world: World, settings: dict[str, Any]) -> dict[str, Any]:
+def agree_settings(world: World, settings: EngineSettings) -> EngineSettings:
     """`settings` of this process, with the numbers of all. InputError where they have not the same paths."""
     if world.ranks.world == 1:
         return settings
-    shared = {name: value for name, value in settings.items() if name not in OWN}
-    every = world.gather(shared)
-    counts = [len(each["storage"]) for each in every]
-    if len(set(counts)) > 1:
-        raise InputError(f"storage: the processes have {counts} paths, by rank; each needs as many as the others")
-    return settings | merged("", shared, every)
-
-
-def merged(name: str, own: Any, every: Sequence[Any]) -> Any:
-    """`own` with, for each number in it, the least of every process's, or the largest."""
-    if isinstance(own, dict) and all(isinstance(each, dict) for each in every):
-        return {
-            key: merged(key if not name.endswith(MORE) else name, value, [each[key] for each in every])
-            for key, value in own.items()
-            if all(key in each for each in every)
-        }
-    if isinstance(own, list) and all(isinstance(each, list) and len(each) == len(own) for each in every):
-        return [merged(name, value, [each[at] for each in every]) for at, value in enumerate(own)]
-    if name not in NAMED and all(isinstance(each, int | float) and not isinstance(each, bool) for each in every):
-        return max(every) if name == WORK or name.endswith(MORE) else min(every)
-    return own
+    with translated():
+        return settings.agree(world.gather(settings))
 
 
 def same(world: World, what: dict[str, Any]) -> None:

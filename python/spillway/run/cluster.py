@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.base.counts import counted
 from spillway.base.ranks import Ranks
+
+if TYPE_CHECKING:
+    from spillway._engine import Profile
 
 Plan = dict[str, Any]
 
@@ -36,10 +39,10 @@ class Cluster:
         return f"{counted(self.machines, 'machine')} with {counted(self.processes, 'process')} each"
 
 
-def read_cluster(profile: dict[str, Any], on_gpu: bool) -> Cluster | None:
+def read_cluster(profile: Profile, on_gpu: bool) -> Cluster | None:
     """None: the profile says nothing of `machines`, and one process trains."""
-    machines = profile.get("machines", 0)
-    return Cluster(machines, len(profile["gpus"]) if on_gpu else 1) if machines else None
+    machines = profile.machines
+    return Cluster(machines, len(profile.gpus) if on_gpu else 1) if machines else None
 
 
 def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spillway import _engine
-from spillway._engine import Description
+from spillway._engine import Description, DeviceSettings, EngineSettings, PassSeconds
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.ranks import ALONE, Ranks
@@ -56,10 +56,10 @@ UNCHECKED = (
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """The engine's input; see _engine.pyi."""
+    """The engine's input."""
 
     description: Description  # of the model
-    settings: dict[str, Any]  # what it plans with
+    settings: EngineSettings  # what it plans with
     notices: tuple[str, ...]  # what a person should know of them
 
 
@@ -82,33 +82,36 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     settings = engine_settings(
         config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place, world.ranks.local_world
     )
+    own_rates, storage = settings.profile, settings.storage
     memory, notices = nodes.node_settings(
         config.node,
         dry_run.process_bytes,
-        settings["dram_budget"],
+        settings.dram_budget,
         update_rule(config),
-        None if config.profile is None else settings["profile"],
+        None if config.profile is None else own_rates,
         compute.gpu,
-        settings["storage"],
+        storage,
         partial(sharing, world),
     )
-    memory["nodes"], of_files = memory_files.tiers(
+    settings.nodes, of_files = memory_files.tiers(
         config.files,
-        memory["nodes"],
+        memory.nodes,
         update_rule(config),
-        settings["profile"],
-        measured_in(settings["dram_budget"], spec.trainable()),
+        own_rates,
+        measured_in(settings.dram_budget, spec.trainable()),
     )
+    settings.dram_budget, settings.storage, settings.near = memory.dram_budget, storage, memory.near
     room.require_files(world, config.files)
     # Files that hold tensors in another form than the engine does are written twice.
     converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
     carried = files.count_carried_bytes(meta_model, spec.begins_with)
-    settings |= memory | room.settings(config, keeping.saving, converted, carried)
-    settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
-    settings["saved_activations"] = saved_settings(profiled)
+    room.add_files(settings, config, keeping.saving, converted, carried)
+    settings.keeps_logits = meta_model.simple_head and not compute.place.on_gpu
+    settings.saved_activations = saved_settings(profiled)
+    add_network(settings, world)
     return EngineSpec(
         description,
-        agree_settings(world, settings | network_of(world, settings["profile"])),
+        agree_settings(world, settings),
         (
             *spec.notices,
             *notices,
@@ -134,32 +137,34 @@ def sharing(world: World, nodes: Sequence[int]) -> list[int]:
     return [sum(node in own for own in here) for node in nodes]
 
 
-def network_of(world: World, profile: dict[str, Any]) -> dict[str, Any]:
-    """The network rates of this process: measured, or the profile's for whole machines."""
+def add_network(settings: EngineSettings, world: World) -> None:
+    """Adds the network rates of this process: measured, or the profile's for whole machines."""
     if world.ranks.world == 1:
-        return {}
-    rates = world.network()
-    inside = {"network_inside": rates.pop("network_inside")} if "network_inside" in rates else {}
-    said = {"network": profile["network"] * world.ranks.machines / world.ranks.world} if "network" in profile else {}
-    return {"profile": rates | profile | said, **inside}
+        return
+    rates, profile = world.network(), settings.profile
+    settings.network_inside = rates.get("network_inside", 0.0)
+    said = profile.network * world.ranks.machines / world.ranks.world
+    profile.network = said or rates.get("network", 0.0)
+    profile.network_latency = profile.network_latency or rates.get("network_latency", 0.0)
+    settings.profile = profile
 
 
 def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
     """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
-    with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings["device"]):
-        told = (spec.description, json.dumps(spec.settings))
+    with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings.device):
+        told = (spec.description, spec.settings)
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
         plan: dict[str, Any] = json.loads(engine.plan())
     if config.chosen:
         plan["compute_why"] = config.chosen
     if config.device_why:
         plan["device_why"] = config.device_why
-    if words := device.describe_gpu_memory(config, spec.settings["device"]):
+    if words := device.describe_gpu_memory(config, spec.settings.device):
         plan["gpu_memory_why"] = words
     if shape.pairs:
-        plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
+        plan["reference"] = first_pass(shape, plan, spec.settings.seconds)
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
     if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
@@ -184,7 +189,7 @@ def name_measured_rows(profiled: Profiled) -> Iterator[None]:
 
 
 @contextmanager
-def name_free_memory(config: Config, of_device: dict[str, Any]) -> Iterator[None]:
+def name_free_memory(config: Config, of_device: DeviceSettings | None) -> Iterator[None]:
     """A refusal says so where the GPU has less memory than `gpu_memory`."""
     try:
         yield
@@ -303,14 +308,12 @@ def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     return WorkSize(shape.micro_batches, shape.largest_share * tokens, shape.virtual_ranks, parts)
 
 
-def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: PassSeconds) -> dict[str, Any]:
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's passes, whose others move more
     bytes than it does. `seconds`: of passes, as profiled."""
     summary: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
-    step, passes = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
-    return summary | (
-        {"predicted_seconds": shape.passes * step * seconds["forward"] / passes} if step and passes else {}
-    )
+    step, passes = plan.get("predicted_step_seconds"), seconds.forward + seconds.backward
+    return summary | ({"predicted_seconds": shape.passes * step * seconds.forward / passes} if step and passes else {})
 
 
 def rounded_tables(meta_model: MetaModel) -> list[str]:

@@ -8,7 +8,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError, first_line
 from spillway.run import cluster, replays
+from spillway.run.machine_request import request_of, settings_of, widths
 
 if TYPE_CHECKING:
-    from spillway._engine import Description
+    from spillway._engine import DescribedMachine, Description, MachineRequest, Profile, StepWork
     from spillway.model.batches.batch import WorkShape
     from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
@@ -36,29 +37,27 @@ class Asked:
     """The input of one plan, as the engine's bindings take it."""
 
     description: Description
-    settings: dict[str, Any]
-    profile: dict[str, Any]
-    source: str  # what errors call the profile by
-    longer: dict[str, Any] = field(default_factory=dict)  # `work` of `settings` for rows of twice the length
+    request: MachineRequest
+    profile: Profile
+    longer: StepWork | None = None  # `work` of the request for rows of twice the length
 
-    def text(self) -> str:
-        """The settings that an engine plans with, as JSON. Raises InputError, DoesNotFit."""
+    def described(self) -> DescribedMachine:
+        """The input of an engine's planner. Raises InputError, DoesNotFit."""
         from spillway import _engine
         from spillway.base.calls import translated
 
-        settings, profile = map(json.dumps, (self.settings, self.profile))
         with translated():
-            return _engine.describe_machine(self.description, settings, profile, self.source)
+            return _engine.describe_machine(self.description, self.request, self.profile)
 
     def engine(self) -> Any:
         """An engine that has planned. Raises InputError, DoesNotFit."""
         from spillway import _engine
         from spillway.base.calls import translated
 
-        text, world = self.text(), self.description.world
+        settings, world = self.described().settings, self.description.world
         network = _engine.Network(world.rank, world.size) if world.size > 1 else None
         with translated():
-            return _engine.Engine(self.description, text, network)
+            return _engine.Engine(self.description, settings, network)
 
 
 Change = tuple[str, Asked]  # in words, and what is asked then
@@ -132,7 +131,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     if config.paths:
         tell("storage: the plan uses the storage paths of the profile, and not those of the configuration")
     with translated():
-        profile = json.loads(_engine.check_profile(text, str(config.profile)))
+        profile = _engine.Profile.parse(text, str(config.profile))
     on_gpu = computes_on_gpu(config, profile)
     config = config.computing_on(choose_device(config, on_gpu), "")  # whatever this machine has
     several = cluster.read_cluster(profile, on_gpu)
@@ -167,14 +166,14 @@ def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster 
     from spillway.model.adapters.unpacked import summarise_unpacked
 
     profile = asked.profile
-    plan: Plan = {**json.loads(engine.plan()), "machine": profile.get("machine", "this machine")}
+    plan: Plan = {**json.loads(engine.plan()), "machine": profile.machine or "this machine"}
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= replays.plan_replays(config, plan) | summarise_unpacked(asked.description)
     plan |= bounds(plan) | {"shares": shares(plan)}
     if several is not None and several.world > 1:
-        plan |= cluster.limits(plan, several, profile.get("network", 0.0))
-    seconds = json.loads(asked.text())["attention_seconds"]
+        plan |= cluster.limits(plan, several, profile.network)
+    seconds = asked.described().attention_seconds
     return plan | attention(seconds, plan["seconds"]["compute"], config.max_length)
 
 
@@ -183,9 +182,9 @@ def plan_changes(planned: Planned) -> Plan:
     from spillway.base.calls import translated
 
     asked, several, on_gpu = planned.asked, planned.several, planned.on_gpu
-    dram = json.loads(asked.text())["dram_budget"]
+    dram = asked.described().settings.dram_budget
     others = list(changes(asked, dram))
-    if several is not None and asked.profile.get("network", 0.0) > 0:  # more than one machine is refused without
+    if several is not None and asked.profile.network > 0:  # more than one machine is refused without
         more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.model)
     else:
         more = []
@@ -196,17 +195,16 @@ def plan_changes(planned: Planned) -> Plan:
         asked = longer.result()
     what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
     stages.say("planning what else fits")
-    settings = json.loads(asked.text())
-    growth = settings["work_per_token"]
-    work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
+    growth = asked.described().work_per_token
+    work, per_token = asked.request.work, (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
-        fits: Plan = json.loads(planned.engine.what_fits(work["sequence"], work["batch"], *per_token))
+        fits: Plan = json.loads(planned.engine.what_fits(work.sequence, work.batch, *per_token))
     return fits | {"what_if": what_if}
 
 
-def tell_of_gpus(profile: dict[str, Any], several: cluster.Cluster | None, tell: Tell) -> None:
+def tell_of_gpus(profile: Profile, several: cluster.Cluster | None, tell: Tell) -> None:
     """Tells the user that a plan is for one of several GPUs."""
-    count, machine = len(profile["gpus"]), profile.get("machine", "this machine")
+    count, machine = len(profile.gpus), profile.machine or "this machine"
     if several is None and count > 1:
         tell(
             f"profile: of the {count} GPUs of {machine} one is planned with, since one process trains; "
@@ -238,14 +236,15 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
 
     if not config.any_ranks and config.virtual_ranks < several.world:
         return []
-    profile = asked.profile | {"machines": several.machines}
+    profile = copy.copy(asked.profile)
+    profile.machines = several.machines
     grown = choose_compute_dtype(over(config, several), profile, on_gpu)
     description = description_of(model, shape_of(grown, model), grown.ranks, several.machines)
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
-def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
-    return bool(profile["gpus"]) and (config.any_device or config.device.startswith("cuda"))
+def computes_on_gpu(config: Config, profile: Profile) -> bool:
+    return bool(profile.gpus) and (config.any_device or config.device.startswith("cuda"))
 
 
 def choose_device(config: Config, on_gpu: bool) -> str:
@@ -253,7 +252,7 @@ def choose_device(config: Config, on_gpu: bool) -> str:
     return "cuda" if on_gpu and config.any_device else config.device
 
 
-def choose_compute_dtype(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
+def choose_compute_dtype(config: Config, profile: Profile, on_gpu: bool) -> Config:
     """`config` with `compute_dtype: auto` as what is faster there."""
     from spillway.machine import products
 
@@ -273,38 +272,39 @@ def choose_compute_dtype(config: Config, profile: dict[str, Any], on_gpu: bool) 
     return config.computing(rates.faster(kept), "by the products of the profile")
 
 
-def product_rate(profile: dict[str, Any], dtype: str) -> float:
+def product_rate(profile: Profile, dtype: str) -> float:
     """Floating point operations per second of its largest product; 0: the profile does not say."""
-    for compute in profile.get("compute", []):
-        if compute["dtype"] == dtype:
-            largest = max(compute["products"], key=lambda it: it["tokens"] * it["inner"] * it["outer"])
-            return float(largest["forward_flops_per_second"])
-    key = {"bf16": "flops_per_second", "fp32": "fp32_flops_per_second"}.get(dtype)
-    layers = profile.get("layers", [])
-    return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
+    for compute in profile.compute:
+        if compute.dtype == dtype:
+            return max(compute.products, key=lambda it: it.tokens * it.inner * it.outer).forward_flops_per_second
+    if not profile.layers:
+        return 0.0
+    largest = max(profile.layers, key=lambda it: it.hidden)
+    return {"bf16": largest.flops_per_second, "fp32": largest.fp32_flops_per_second}.get(dtype, 0.0)
 
 
-def ask_plan(config: Config, profile: dict[str, Any], model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
+def ask_plan(config: Config, profile: Profile, model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.stream.saved_profile import SavedProfile
     from spillway.run import saved_settings
     from spillway.run.engine_spec import description_of
 
     saved = here.saved if here else SavedProfile(why="what a layer keeps is not known of this type of model")
-    settings = settings_of(config, on_gpu) | {
-        "work": work_of(config, model, here),
-        "saved_activations": saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu),
-    }
-    description = description_of(model, shape_of(config, model), config.ranks, profile.get("machines"))
-    return Asked(description, settings, profile, str(config.profile))
+    settings = settings_of(config, on_gpu)
+    settings.saved_activations = saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu)
+    request = request_of(config, on_gpu)
+    request.settings, request.work = settings, work_of(config, model, here)
+    description = description_of(model, shape_of(config, model), config.ranks, profile.machines or None)
+    return Asked(description, request, profile)
 
 
 def add_longer_rows(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
     """The input with figures for rows of twice the length, and the growth of the working set per token."""
     twice = twice_as_long(config)
     longer = traced(twice, model, shorter=here)
-    settings = asked.settings | {"work": asked.settings["work"] | growth(here, longer)}
-    return replace(asked, settings=settings, longer=work_of(twice, model, longer))
+    request = copy.copy(asked.request)
+    request.work = growing(request.work, here, longer)
+    return replace(asked, request=request, longer=work_of(twice, model, longer))
 
 
 def twice_as_long(config: Config) -> Config:
@@ -349,51 +349,32 @@ def traced(
         return None
 
 
-def work_of(config: Config, model: Verified, trace: StepTrace | None) -> dict[str, Any]:
-    """The work of one micro-batch; see plan/described.h."""
+def work_of(config: Config, model: Verified, trace: StepTrace | None) -> StepWork:
+    """The work of one micro-batch."""
+    from spillway import _engine
     from spillway.model.source.source import text_config
     from spillway.run.profiled import MARGIN
 
     rows = shape_of(config, model).batch
-    work: dict[str, Any] = {
-        "sequence": config.max_length,
-        "batch": rows,
-        **widths(text_config(model.spec.model_config)),
-    }
+    work = _engine.StepWork(sequence=config.max_length, batch=rows)
+    work.query, work.key, work.feed_forward = widths(text_config(model.spec.model_config))
     if trace is not None:
-        work |= trace.work()
-        work |= {key: work[key] * (1 + MARGIN) for key in ("slack", "brief_slack")}
+        traced = trace.work()
+        traced.slack, traced.brief_slack = traced.slack * (1 + MARGIN), traced.brief_slack * (1 + MARGIN)
+        work.trace = traced
     return work
 
 
-def growth(trace: StepTrace | None, longer: StepTrace | None) -> dict[str, float]:
-    """Bytes by which the working set grows with each further token: what runs in tiles grows less than before."""
-    if trace is None or longer is None:
-        return {}
+def growing(work: StepWork, trace: StepTrace | None, longer: StepTrace | None) -> StepWork:
+    """The work with the bytes by which the working set grows with each further token: what runs in tiles grows less
+    than before."""
+    work = copy.copy(work)
+    if trace is None or longer is None or (traced := work.trace) is None:
+        return work
     more = longer.whole.tokens - trace.whole.tokens
-    return {"per_token": max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)}
-
-
-def settings_of(config: Config, on_gpu: bool) -> dict[str, Any]:
-    """The settings asked of the machine; see _engine.pyi."""
-    from spillway.machine import device, process_memory
-    from spillway.run.settings import placement_shares
-
-    asked = {} if config.durability is None else {"durability": config.durability}
-    return asked | {
-        "dram_budget": config.dram_budget or 0,
-        "gpu_memory": config.gpu_memory or 0,
-        "gpu": on_gpu,
-        "simulated": 1 / device.SHARE if config.device == "simulated" else 0.0,
-        "process_bytes": process_memory.resident(),
-        "placement": placement_shares(config.placement),
-        "window": config.window or 0,
-        "update_schedule": config.update_schedule,
-        "speculative_updates": config.speculative_updates,
-        "clipping": config.max_grad_norm > 0,
-        "keeps_logits": not on_gpu,
-        "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
-    }
+    traced.per_token = max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)
+    work.trace = traced
+    return work
 
 
 def bounds(plan: Plan) -> Plan:
@@ -446,36 +427,45 @@ def shares(plan: Plan) -> Plan:
 
 def changes(asked: Asked, dram: int) -> Iterator[Change]:
     """One more of each kind of thing that the machine has. `dram`: the budget now."""
-
-    def altered() -> Asked:
-        return copy.deepcopy(asked)
-
-    more = altered()
     shared = asked.description.world.size > 1
-    more.settings["dram_budget"] = dram + GIB
-    for number in ("dram_total", "dram_available"):
-        more.profile[number] += GIB
-    for node in [node for node in more.profile["nodes"] if node["kind"] == "dram"][:1]:
-        node["capacity"] += GIB
-    yield "1 GiB more DRAM" + (" for each process" if shared else ""), more
-    for card in [node for node in asked.profile["nodes"] if node["kind"] == "cxl" and not shared][:1]:
-        more = altered()
-        more.profile["nodes"].append(card | {"id": 1 + max(node["id"] for node in more.profile["nodes"])})
-        more.settings["dram_budget"] = dram + card["capacity"]
-        yield f"one more CXL card as numa:{card['id']}", more
-    for path in asked.profile["paths"][:1]:
-        more = altered()
-        more.profile["paths"].append(path | {"name": "another drive"})
-        yield f"one more drive as path:{path['name']}", more
+    more = copy.copy(asked.profile)
+    more.dram_total += GIB
+    more.dram_available += GIB
+    nodes = more.nodes
+    for node in [node for node in nodes if not node.cxl][:1]:
+        node.capacity += GIB
+    more.nodes = nodes
+    yield "1 GiB more DRAM" + (" for each process" if shared else ""), altered(asked, more, dram + GIB)
+    for card in [node for node in asked.profile.nodes if node.cxl and not shared][:1]:
+        more, another = copy.copy(asked.profile), copy.copy(card)
+        another.id = 1 + max(node.id for node in more.nodes)
+        more.nodes = [*more.nodes, another]
+        yield f"one more CXL card as numa:{card.id}", altered(asked, more, dram + card.capacity)
+    for path in asked.profile.paths[:1]:
+        more, further = copy.copy(asked.profile), copy.copy(path)
+        further.name = "another drive"
+        more.paths = [*more.paths, further]
+        yield f"one more drive as path:{path.name}", altered(asked, more)
+
+
+def altered(asked: Asked, profile: Profile, dram: int | None = None) -> Asked:
+    """The same asked of another machine. `dram`: the budget there; None: as it was asked."""
+    request = copy.copy(asked.request)
+    if dram is not None:
+        settings = request.settings
+        settings.dram_budget = dram
+        request.settings = settings
+    return replace(asked, request=request, profile=profile)
 
 
 def longer_rows(asked: Asked) -> Change:
     """Twice the sequence; `asked` has what it takes."""
-    more = copy.deepcopy(asked)
-    more.description.tokens *= 2
-    more.description.step_tokens *= 2
-    more.settings["work"] = more.longer
-    return f"sequences of {more.settings['work']['sequence']}", more
+    assert asked.longer is not None
+    description, request = copy.copy(asked.description), copy.copy(asked.request)
+    description.tokens *= 2
+    description.step_tokens *= 2
+    request.work = asked.longer
+    return f"sequences of {request.work.sequence}", replace(asked, description=description, request=request)
 
 
 def outcome(what: str, asked: Asked) -> dict[str, Any]:
@@ -486,13 +476,3 @@ def outcome(what: str, asked: Asked) -> dict[str, Any]:
         return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
     rates = {"step_seconds": plan["predicted_step_seconds"], "tokens_per_second": plan["tokens_per_second"]}
     return {"what": what, "fits": True, **rates}
-
-
-def widths(model: Any) -> dict[str, int]:
-    """The widths of attention and of the feed-forward network."""
-    hidden = int(model.hidden_size)
-    heads = int(getattr(model, "num_attention_heads", None) or 1)
-    size = int(getattr(model, "head_dim", None) or hidden // heads)
-    keys = int(getattr(model, "num_key_value_heads", None) or heads)
-    inner = int(getattr(model, "intermediate_size", None) or 4 * hidden)
-    return {"query": heads * size, "key": keys * size, "feed_forward": inner}

@@ -60,7 +60,7 @@ def profiled(
             "freeze_vision_tower, freeze_multi_modal_projector: no row has images, which alone train these parts; "
             "leave both keys at true"
         )
-    with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
+    with loss_kernels(engine_type, dtype, device.small(compute.place)) as kernels:
         budget = memory_budget(config, processes)
         own = replace(shape, micro_batches=shape.largest_share)
         saved = config.activation_recompute != "all"

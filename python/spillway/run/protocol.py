@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spillway._engine import Description
+from spillway._engine import Description, EngineSettings
 from spillway.model.batches.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class SessionProtocol(Protocol):
 
     plan: dict[str, Any]  # the content of plan.json
     description: Description  # what the engine was told of the model
-    settings: dict[str, Any]  # what it planned with
+    settings: EngineSettings  # what it planned with
 
     def __init__(
         self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False

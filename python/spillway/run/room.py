@@ -10,9 +10,10 @@ import shutil
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spillway._engine import Description
+from spillway import _engine
+from spillway._engine import Description, EngineSettings, FileSystem
 from spillway.base import files
 from spillway.base.sizes import size
 from spillway.errors import DoesNotFit
@@ -94,47 +95,46 @@ def require_files(world: World, shares: Sequence[FileShare]) -> None:
             )
 
 
-def settings(config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> dict[str, Any]:
-    """The settings as the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`:
+def add_files(made: EngineSettings, config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> None:
+    """Adds what is saved, and the file systems. `converted`: forms of tensors in files are not the engine's. `carried`:
     bytes of a checkpoint that the engine has not."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
     volume = {number: volumes.volume(path) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = files.existing(saving.output_dir) if saving else None
-    systems = [
+    made.file_systems = [
         system(place, plain, volume, output)
         for place in choose_one_per_device([*plain.values(), *([output] if output else [])])
     ]
     if saving is None or output is None:
-        return {"file_systems": systems}
+        return
     copies = saving.copies or kind(mount_point(output)) in LINKLESS
     carried = 0 if config.method == "lora" else carried
-    asked = {
-        "saves": saving.saves,
-        "limit": saving.limit,
-        "there": list(saving.there),
-        "freed": saving.freed,
-        "small": saving.small + carried,
-        "beside": saving.beside + (carried if copies else 0),
-        "model_only": saving.model_only,
-        "copies": copies,
-        "adapters": config.method == "lora",
-        "converted": converted and config.method != "lora",
-    }
-    return {"file_systems": systems, "saving": asked}
+    made.saving = _engine.Saving(
+        saves=saving.saves,
+        limit=saving.limit,
+        there=list(saving.there),
+        freed=saving.freed,
+        small=saving.small + carried,
+        beside=saving.beside + (carried if copies else 0),
+        model_only=saving.model_only,
+        copies=copies,
+        adapters=config.method == "lora",
+        converted=converted and config.method != "lora",
+    )
 
 
-def system(place: Path, plain: dict[int, Path], volume: dict[int, Path], output: Path | None) -> dict[str, Any]:
+def system(place: Path, plain: dict[int, Path], volume: dict[int, Path], output: Path | None) -> FileSystem:
     """The file system of a place, with what the volumes that are there hold of it."""
     own = os.stat(place).st_dev
     on = [number for number, path in plain.items() if os.stat(path).st_dev == own]
     held = sum(volume_bytes(each) for each in {volume[number] for number in on})
-    return {
-        "name": str(mount_point(place)),
-        "free": shutil.disk_usage(place).free + held,
-        "paths": on,
-        "output": output is not None and os.stat(output).st_dev == own,
-    }
+    return FileSystem(
+        name=str(mount_point(place)),
+        free=shutil.disk_usage(place).free + held,
+        paths=on,
+        output=output is not None and os.stat(output).st_dev == own,
+    )
 
 
 def choose_one_per_device(places: Iterable[Path]) -> list[Path]:

@@ -124,7 +124,7 @@ class Run:
         directories."""
         (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
         replace_text(self.output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
-        write_json(self.output_dir / identity.SETTINGS, session.settings)
+        replace_text(self.output_dir / identity.SETTINGS, session.settings.to_json() + "\n")
         replace_text(self.output_dir / "config.yaml", self.config.text())
         write_json(self.output_dir / "plan.json", session.plan)
         self.identity.save(self.output_dir)

@@ -1,9 +1,8 @@
-"""Engine settings of layers that may keep what autograd saves of them; see _engine.pyi."""
+"""Engine settings of layers that may keep what autograd saves of them."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from spillway._engine import SavedActivations
 from spillway.model.spec import ModelSpec
 from spillway.model.stream.saved_profile import SavedProfile, able
 from spillway.run.profiled import Profiled
@@ -11,37 +10,36 @@ from spillway.run.profiled import Profiled
 BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")
 
 
-def saved_settings(profiled: Profiled) -> dict[str, Any]:
+def saved_settings(profiled: Profiled) -> SavedActivations:
     """Which layers can keep, what that takes, and how many are to."""
-    settings = settings_of(
-        profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu
-    )
+    made = settings_of(profiled.spec, profiled.dry_run.saved, profiled.verified.not_kept, profiled.compute.place.on_gpu)
     share = share_of_tokens(profiled)
-    return settings | {name: settings[name] * share for name in BY_TOKEN if name in settings}
+    for name in BY_TOKEN:
+        setattr(made, name, getattr(made, name) * share)
+    return made
 
 
-def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> dict[str, Any]:
+def settings_of(spec: ModelSpec, saved: SavedProfile, not_kept: str, on_device: bool) -> SavedActivations:
     """The settings for as many tokens as a step has. `saved`: measured or traced; `not_kept`: as of `Verified`."""
     config, meta_model = spec.config, spec.meta_model
     layers = len(meta_model.layers)
     keep = count_kept_layers(config.activation_recompute, layers)
-    settings: dict[str, Any] = {"layers": layers, "on_device": on_device, "keep": keep}
+    made = SavedActivations(layers=layers, on_device=on_device, keep=keep)
     if config.activation_recompute == "all":
-        return settings
+        return made
     if why := not_kept or saved.why:
-        return settings | {"why": f"every layer recomputes: {why}"}
-    blocks = [place + 1 for place in able(meta_model)]
-    if len(blocks) < layers:
-        settings["why"] = (
-            f"{layers - len(blocks)} of {layers} layers run with what comes before or after them and recompute"
+        made.why = f"every layer recomputes: {why}"
+        return made
+    made.blocks = [place + 1 for place in able(meta_model)]
+    if len(made.blocks) < layers:
+        made.why = (
+            f"{layers - len(made.blocks)} of {layers} layers run with what comes before or after them and recompute"
         )
-    return settings | {
-        "blocks": blocks,
-        "spill": config.activation_spill,
-        "token_bytes": saved.token_bytes,
-        "spilled_token_bytes": saved.spilled_token_bytes,
-        "graph_token_bytes": saved.graph_token_bytes,
-    }
+    made.spill = config.activation_spill
+    made.token_bytes = saved.token_bytes
+    made.spilled_token_bytes = saved.spilled_token_bytes
+    made.graph_token_bytes = saved.graph_token_bytes
+    return made
 
 
 def count_kept_layers(recompute: str | int, layers: int) -> int | None:
@@ -62,6 +60,6 @@ def share_of_tokens(profiled: Profiled) -> float:
 
 def saved_notice(profiled: Profiled) -> list[str]:
     """Notices for a user who asked for saved activations."""
-    why = saved_settings(profiled).get("why")
+    why = saved_settings(profiled).why
     recompute = profiled.spec.config.activation_recompute
     return [f"activation_recompute: {recompute}: {why}"] if why and recompute not in ("auto", "all") else []

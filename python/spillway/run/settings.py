@@ -6,10 +6,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from spillway._engine import EngineSettings, PassSeconds, PathSettings, PlacementSettings
 from spillway.errors import InputError
 from spillway.machine import device, memory_files, process_memory
 from spillway.machine.place import HOST, Place
@@ -37,27 +38,24 @@ def engine_settings(
     update_cores: int = 0,
     place: Place = HOST,
     processes: int = 1,
-) -> dict[str, Any]:
-    """The engine's settings for a plan; see _engine.pyi. `learning`: parameters that do. `update_cores`: cores that
-    compute leaves to updates. `place`: where layers compute. `processes`: of the run on this machine."""
+) -> EngineSettings:
+    """The engine's settings for a plan. `learning`: parameters that do. `update_cores`: cores that compute leaves to
+    updates. `place`: where layers compute. `processes`: of the run on this machine."""
     dram_budget = memory_budget(config, processes)
     spare = measured_in(dram_budget, learning)
     rule = update_rule(config)
-    rates = profile(config.profile, [path.place for path in config.paths], rule, spare)
-    return path_settings(config, keeping, processes) | {
-        "dram_budget": dram_budget,
-        "process_bytes": dry_run.process_bytes,
-        "work_bytes": dry_run.work_bytes,
-        "profile": rates,
-        "device": device.settings(config, dram_budget, rates, place, dry_run.device_bytes, rule),
-        "seconds": dry_run.seconds,
-        "update_schedule": config.update_schedule,
-        "speculative_updates": config.speculative_updates,
-        "clipping": config.max_grad_norm > 0,
-        "update_cores": update_cores,
-        "overwrite": config.overwrite,
-        "erase": config.erase,
-    }
+    made = path_settings(config, keeping, processes)
+    made.dram_budget = dram_budget
+    made.process_bytes, made.work_bytes = dry_run.process_bytes, dry_run.work_bytes
+    made.profile = profile(config.profile, [path.place for path in config.paths], rule, spare)
+    made.device = device.settings(config, dram_budget, made.profile, place, dry_run.device_bytes, rule)
+    made.seconds = PassSeconds(**dry_run.seconds)
+    made.update_schedule = config.update_schedule
+    made.speculative_updates = config.speculative_updates
+    made.clipping = config.max_grad_norm > 0
+    made.update_cores = update_cores
+    made.overwrite, made.erase = config.overwrite, config.erase
+    return made
 
 
 def measured_in(dram_budget: int, learning: int) -> int:
@@ -66,31 +64,32 @@ def measured_in(dram_budget: int, learning: int) -> int:
     return min(EXACT_BYTES * learning, max(0, dram_budget - process_memory.resident()) // 4)
 
 
-def reading_settings(config: Config, run: str) -> dict[str, Any]:
+def reading_settings(config: Config, run: str) -> EngineSettings:
     """To open a run's volumes without training: nothing is measured or profiled, and memory is one tier."""
-    settings = path_settings(config, Keeping(run, keep=True))
-    in_memory = {group: 1.0 for group, share in settings["placement"].items() if isinstance(share, str)}
-    return settings | {
-        "placement": settings["placement"] | in_memory,
-        "dram_budget": config.dram_budget or default_budget(),
-        "process_bytes": process_memory.resident(),
-        "work_bytes": 0,
-    }
+    made = path_settings(config, Keeping(run, keep=True))
+    placement = made.placement
+    for group in ASIDE:
+        if isinstance(getattr(placement, group), str):
+            setattr(placement, group, 1.0)
+    made.placement = placement
+    made.dram_budget = config.dram_budget or default_budget()
+    made.process_bytes = process_memory.resident()
+    return made
 
 
-def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> dict[str, Any]:
+def path_settings(config: Config, keeping: Keeping, processes: int = 1) -> EngineSettings:
     """The contents of each path, and the part of them that is kept."""
-    asked = {} if config.durability is None else {"durability": config.durability}
-    return asked | {
-        "placement": placement_shares(config.placement),
-        "window": config.window or 0,
-        "storage": storage(config.paths, processes),
-        "threads": torch.get_num_threads(),
-        "run": keeping.run,
-        "checkpoints": keeping.checkpoints,
-        "keep": keeping.keep,
-        "resumes": keeping.resumes,
-    }
+    return EngineSettings(
+        durability=config.durability,
+        placement=placement_shares(config.placement),
+        window=config.window or 0,
+        storage=storage(config.paths, processes),
+        threads=torch.get_num_threads(),
+        run=keeping.run,
+        checkpoints=keeping.checkpoints,
+        keep=keeping.keep,
+        resumes=keeping.resumes,
+    )
 
 
 def memory_budget(config: Config, processes: int = 1) -> int:
@@ -107,22 +106,24 @@ def default_budget(processes: int = 1) -> int:
     return int((process_memory.resident() + _engine.dram_available() // processes) * (1 - MARGIN))
 
 
-def placement_shares(text: str) -> dict[str, float | str | None]:
+def placement_shares(text: str) -> PlacementSettings:
     """Share of each field group in DRAM, or the tier of host memory that all of it lies on; None: the planner decides.
 
     `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=numa:2`.
     """
     places = {"auto": None, "dram": 1.0, "path": 0.0}
+    made = PlacementSettings()
     if text in places:
-        return dict.fromkeys(GROUPS, places[text])
-    shares: dict[str, float | str | None] = dict.fromkeys(GROUPS)
+        for group in GROUPS:
+            setattr(made, group, places[text])
+        return made
     for part in text.split(","):
         group, _, place = (piece.strip() for piece in part.partition("="))
         if group not in GROUPS:
             raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
         named = group in ASIDE and place.startswith(TIERS)
-        shares[group] = places[place] if place in places else place if named else percentage(place, text)
-    return shares
+        setattr(made, group, places[place] if place in places else place if named else percentage(place, text))
+    return made
 
 
 def percentage(place: str, text: str) -> float:
@@ -135,22 +136,22 @@ def percentage(place: str, text: str) -> float:
     return share
 
 
-def storage(paths: Sequence[StoragePath], processes: int = 1) -> list[dict[str, Any]]:
+def storage(paths: Sequence[StoragePath], processes: int = 1) -> list[PathSettings]:
     """Directories and block devices, their bytes and what they are rated for. Directories of one file system that name
     no capacity share what the others leave there, less a margin; the volumes that they hold already count as free. They
     may be on the file systems of the `processes` of a run on this machine, too."""
     plain = [path for path in paths if not Path(path.place).is_block_device()]
     devices = [look_at(path.place) for path in plain]
     shares = {path.place: share_of(path, device, plain, devices) for path, device in zip(plain, devices, strict=True)}
-    return [
-        (
-            {"directory": path.place, "capacity": path.capacity or shares[path.place] // processes}
-            if path.place in shares
-            else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
-        )
-        | ({"endurance": path.endurance} if path.endurance else {})
-        for path in paths
-    ]
+    settings = []
+    for path in paths:
+        made = PathSettings(endurance=path.endurance or None)
+        if path.place in shares:
+            made.directory, made.capacity = path.place, path.capacity or shares[path.place] // processes
+        else:
+            made.device, made.capacity = path.place, path.capacity or device_bytes(path.place)
+        settings.append(made)
+    return settings
 
 
 def share_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class StoredRun:
         description = self.description()
         if ranks.world > 1:
             description.world = World(size=ranks.world, rank=ranks.rank, local=description.world.local)
-        settings = json.dumps(reading_settings(config, self.identity.run))
+        settings = reading_settings(config, self.identity.run)
         with calls.translated(reading=True):
             ports = [port] if port is not None else []
             engine = calls.native_engine()(description, settings, *ports)

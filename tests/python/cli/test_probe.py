@@ -50,9 +50,9 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert "NUMA nodes" in shown and str(output) in shown
     assert re.search(r"a CPU does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)
 
-    from spillway._engine import check_profile
+    from spillway._engine import Profile
 
-    assert json.loads(check_profile(output.read_text(), "x")) == profile
+    assert json.loads(Profile.parse(output.read_text(), "x").to_json()) == profile
 
 
 def test_a_call_that_takes_long_is_measured_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ package("accelerate", "transformers' Trainer needs accelerate")
 EXAMPLES = REPOSITORY / "examples"
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 SAME_WEIGHTS = {"rtol": 1e-4, "atol": 2e-6}  # Adam divides by the root of what may be near zero
-PASSES = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue")
+PASSES = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "between")
 LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 

@@ -33,7 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from folders import PYTHONPATH, REPOSITORY
-from spillway._engine import Description
+from spillway._engine import Description, DeviceSettings, EngineSettings
 
 TREE = REPOSITORY / "build" / "wheel"
 DRIVER = TREE / "tests" / "fake_driver" / "libcuda.so.1"
@@ -210,9 +210,9 @@ class FakeStream:
 class Given:
     """An engine's method whose tensors a GPU has."""
 
-    def __init__(self, engine: Any, name: str, driver: Driver, settings: dict[str, Any]) -> None:
+    def __init__(self, engine: Any, name: str, driver: Driver, settings: DeviceSettings) -> None:
         self._engine, self._method, self._driver = engine, getattr(engine, name), driver
-        self._number, self._stream = gpu_number(settings), settings["stream"]
+        self._number, self._stream = gpu_number(settings), settings.stream
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         import torch
@@ -231,9 +231,9 @@ class Given:
             return self._method(*map(label, arguments), **{name: label(value) for name, value in named.items()})
 
 
-def gpu_number(settings: dict[str, Any]) -> int | None:
+def gpu_number(settings: DeviceSettings | None) -> int | None:
     """Of an engine's device; None: it is no GPU."""
-    kind, _, number = settings.get("name", "").partition(":")
+    kind, _, number = ("" if settings is None else settings.name).partition(":")
     return int(number) if kind == "cuda" else None
 
 
@@ -242,12 +242,12 @@ def engine_class(real: type, driver: Driver) -> Callable[..., Any]:
     ready: it is no work of the stream's."""
 
     class Engine:
-        def __init__(self, description: Description, settings: str, *network: Any) -> None:
+        def __init__(self, description: Description, settings: EngineSettings, *network: Any) -> None:
             self._real = real(description, settings, *network)
-            self._device = json.loads(settings).get("device", {})
+            self._device = settings.device
 
         def __getattr__(self, name: str) -> Any:
-            if gpu_number(self._device) is not None and name in STREAMED:
+            if self._device is not None and gpu_number(self._device) is not None and name in STREAMED:
                 return Given(self._real, name, driver, self._device)
             return getattr(self._real, name)
 

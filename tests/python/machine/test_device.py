@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from native import GPU, file_bytes
 from real_runs import here, inputs
 from spillway import _engine
+from spillway._engine import DeviceSettings, GpuProfile, Profile
 from spillway.cli import doctor, main
 from spillway.config import resolve
 from spillway.machine import device
@@ -103,9 +105,15 @@ def test_a_profile_with_a_gpu_updates_blocks_there(
 def test_states_that_come_for_their_updates_change_no_bit(
     given: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = device.link
-    asked = {"state": 0.0, "streamed_state": 1.0, "streamed_grad": 0.5}
-    monkeypatch.setattr(device, "link", lambda profile: link(profile) | asked)
+    settings = device.settings
+
+    def asked(*given: Any) -> DeviceSettings | None:
+        made = settings(*given)
+        assert made is not None
+        made.state, made.device_updated, made.grad = 0.0, 1.0, 0.5
+        return made
+
+    monkeypatch.setattr(device, "settings", asked)
     words = [*described(given, "gpu.json"), "--max_steps", "4", "--save_steps", "2"]
     assert here(given, given / "streamed", *words) == 0
     same(given / "streamed", plain)
@@ -117,13 +125,22 @@ def test_states_that_come_for_their_updates_change_no_bit(
 
 
 def test_a_run_takes_the_rates_of_its_own_gpu() -> None:
-    gpus = [{"name": str(index), "to_gpu_bytes_per_second": 1e9 + index, "from_gpu_bytes_per_second": 1e9,
-             "update_elements_per_second": 1e9 * (index + 1)} for index in range(2)]  # fmt: skip
-    assert device.described({"gpus": gpus}, 1)["update"] == 2e9
-    assert device.described({"gpus": gpus[::-1]}, 1)["update"] == 2e9  # by its name
-    named = [gpu | {"name": f"gpu-{gpu['name']}"} for gpu in gpus]
-    assert device.described({"gpus": named}, 1)["update"] == 2e9  # by its place
-    assert device.described({"gpus": gpus}, 2) == {}
+    gpus = [
+        GpuProfile(
+            name=str(index),
+            to_gpu_bytes_per_second=1e9 + index,
+            from_gpu_bytes_per_second=1e9,
+            update_elements_per_second=1e9 * (index + 1),
+        )
+        for index in range(2)
+    ]
+    second = gpus[1]
+    assert device.find_gpu(Profile(gpus=gpus), 1) == second
+    assert device.find_gpu(Profile(gpus=gpus[::-1]), 1) == second  # by its name
+    assert device.find_gpu(Profile(gpus=gpus), 2) is None
+    for gpu in gpus:
+        gpu.name = f"gpu-{gpu.name}"
+    assert device.find_gpu(Profile(gpus=gpus), 1) == gpus[1]  # by its place
 
 
 def test_memory_of_a_device_needs_one(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,16 +149,18 @@ def test_memory_of_a_device_needs_one(given: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_profile_with_a_gpu_bounds_the_link() -> None:
-    gpu = {"to_gpu_bytes_per_second": 2e9, "from_gpu_bytes_per_second": 1e9}
+    gpu = GpuProfile(to_gpu_bytes_per_second=2e9, from_gpu_bytes_per_second=1e9)
     config = resolve({"device": "simulated"}, {})
-    bounded = device.settings(config, 8 << 30, {"gpus": [gpu], "copy_bytes_per_second": 9e9})
-    assert (bounded["to_device"], bounded["from_device"], bounded["bounded"]) == (2e9, 1e9, True)
-    assert bounded["memory"] == 2 << 30 and bounded["in_dram"]
-    free = device.settings(config, 8 << 30, {"copy_bytes_per_second": 9e9})
-    assert free["to_device"] == 6e9 and not free["bounded"] and free["update"] == 0
-    updating = device.settings(config, 8 << 30, {"gpus": [gpu | {"update_elements_per_second": 7e9}]})
-    assert updating["update"] == 7e9
-    assert device.settings(resolve({}, {}), 8 << 30, {}) == {}
+    bounded = device.settings(config, 8 << 30, Profile(gpus=[gpu], copy_bytes_per_second=9e9))
+    assert bounded is not None and bounded.bounded
+    assert (bounded.to_device, bounded.from_device) == (2e9, 1e9)
+    assert bounded.memory == 2 << 30 and bounded.in_dram
+    free = device.settings(config, 8 << 30, Profile(copy_bytes_per_second=9e9))
+    assert free is not None and free.to_device == 6e9 and not free.bounded and free.update == 0
+    gpu.update_elements_per_second = 7e9
+    updating = device.settings(config, 8 << 30, Profile(gpus=[gpu]))
+    assert updating is not None and updating.update == 7e9
+    assert device.settings(resolve({}, {}), 8 << 30, Profile()) is None
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_spoken_of(

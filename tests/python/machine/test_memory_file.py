@@ -13,7 +13,7 @@ import real_runs
 import seeds
 from real_runs import apart, here, result, words
 from spillway import _engine
-from spillway._engine import NodeRate
+from spillway._engine import NodeRate, NodeSettings, Profile
 from spillway.config import resolve
 from spillway.config.values import FileShare, parse_memory_file
 from spillway.machine import memory_files
@@ -71,12 +71,12 @@ def test_not_a_file(value: object) -> None:
 
 def test_dram_beside_a_file_has_the_rates_of_the_profile(tmp_path: Path) -> None:
     rule = {"weight_dtype": "bf16", "optimizer": "adamw", "state_format": "exact"}
-    profile = {"update_elements_per_second": 1e9, "update_elements_per_second_all_cores": 2e9}
+    profile = Profile(update_elements_per_second=1e9, update_elements_per_second_all_cores=2e9)
     found, _ = memory_files.tiers([FileShare(str(tmp_path), 64 * MIB)], [], rule, profile)
-    assert found[0] == {"kind": "dram", "update": 2e9, "update_thread": 1e9}
-    assert found[1]["kind"] == "file" and found[1]["directory"] == str(tmp_path)
-    assert found[1]["update"] > 1e5 and found[1]["read"] > 1e6
-    nodes = [{"id": 0, "capacity": GIB}, {"id": 2, "capacity": GIB}]
+    assert found[0] == NodeSettings(kind="dram", update=2e9, update_thread=1e9)
+    assert found[1].kind == "file" and found[1].directory == str(tmp_path)
+    assert found[1].update > 1e5 and found[1].read > 1e6
+    nodes = [NodeSettings(id=0, capacity=GIB), NodeSettings(id=2, capacity=GIB)]
     assert memory_files.tiers([], nodes, rule, profile) == (nodes, [])
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from breadth import some
 from native import opened
+from spillway import _engine
+from spillway._engine import NodeProfile, NodeSettings, PathSettings, Profile
 from spillway.config import resolve
 from spillway.config.values import NodeShare, parse_node
 from spillway.errors import DoesNotFit, InputError
@@ -18,12 +20,13 @@ from spillway.machine import nodes
 from test_engine import SHAPE, accumulated, assert_same_bits, bits, rate, wide  # noqa: F401
 
 GIB = 1 << 30
-RATES = {"update": 1e8, "update_thread": 1e8}
 
 
-def fake_nodes(count: int) -> list[dict[str, Any]]:
-    # More than a process of many tests has.
-    return [{"id": 2 * n, "capacity": 4 * GIB, "kind": "fake"} | RATES for n in range(count)]
+def fake_nodes(count: int, capacity: int = 4 * GIB) -> list[NodeSettings]:
+    """Nodes that lie anywhere, each with more than a process of many tests has."""
+    return [
+        NodeSettings(id=2 * n, capacity=capacity, anywhere=True, update=1e8, update_thread=1e8) for n in range(count)
+    ]
 
 
 def test_key() -> None:
@@ -44,22 +47,26 @@ def test_not_a_node(value: object) -> None:
 
 def test_a_node_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="4095"):
-        nodes.node_settings([NodeShare(4095, GIB)], 0, GIB, {}, {})
+        nodes.node_settings([NodeShare(4095, GIB)], 0, GIB, {}, Profile())
     with pytest.raises(InputError, match="twice"):
-        nodes.node_settings([NodeShare(0, GIB), NodeShare(0, GIB)], 0, GIB, {}, {})
+        nodes.node_settings([NodeShare(0, GIB), NodeShare(0, GIB)], 0, GIB, {}, Profile())
 
 
 def test_a_node_is_never_more_than_the_budget() -> None:
-    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, {})
-    assert found["nodes"] or found["dram_budget"] == 1 << 20
+    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, Profile())
+    assert found.nodes or found.dram_budget == 1 << 20
 
 
 def test_a_profile_says_how_fast_nodes_are() -> None:
-    measured = {"id": 0, "update_elements_per_second": 2e9, "update_elements_per_second_thread": 1e9}
-    unknown = {"id": 1, "update_elements_per_second": 0}
-    rates = nodes.profile_rates({"nodes": [measured | {"read_bytes_per_second": 3e10}, unknown]}, [0, 1, 2])
-    assert rates == [{"update": 2e9, "update_thread": 1e9, "read": 3e10}, {}, {}]
-    assert nodes.profile_rates({}, [0]) == [{}]
+    measured = NodeProfile(id=0, update_elements_per_second=2e9, update_elements_per_second_thread=1e9)
+    measured.read_bytes_per_second = 3e10
+    profile = Profile(nodes=[measured, NodeProfile(id=1)])
+    found = [nodes.profile_node(profile, _engine.NodeShare(id=number, capacity=5), 2) for number in range(3)]
+    assert found == [
+        NodeSettings(id=0, capacity=5, update=1e9, update_thread=1e9, read=1.5e10),
+        NodeSettings(id=1, capacity=5),
+        NodeSettings(id=2, capacity=5),
+    ]
 
 
 @pytest.mark.parametrize("count", some([2, 3], [3]))
@@ -86,23 +93,21 @@ def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, cou
 
 
 def test_nodes_that_are_too_small_name_what_would_fit(wide: Callable[[bool], Path]) -> None:  # noqa: F811
-    small = [node | {"capacity": 1 << 20} for node in fake_nodes(2)]
+    small = fake_nodes(2, 1 << 20)
     with pytest.raises(DoesNotFit, match="numa:0 with.*numa:2 with.*--node 0="):
         opened(wide(True), SHAPE, settings={"nodes": small})
 
 
 def test_what_comes_and_goes_lies_by_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spillway import _engine
-
     def chosen(asked: list[Any], held: int, near: int | None = None) -> _engine.NodeChoice:
         return _engine.NodeChoice(notice=f"first is {near}")
 
     monkeypatch.setattr(_engine, "choose_nodes", chosen)
     monkeypatch.setattr(_engine, "near_gpu", lambda gpu, places: (gpu + 1, {places[1]: (9, "it is far")}))
-    paths = [{"directory": "/near", "capacity": GIB}, {"device": "/dev/far", "capacity": GIB}]
-    found, news = nodes.node_settings([], 0, GIB, {}, {}, 3, paths)
-    assert found["storage"] == [paths[0] | {"far": False}, paths[1] | {"far": True, "node": 9}]
-    assert found["near"] == 4
+    paths = [PathSettings(directory="/near", capacity=GIB), PathSettings(device="/dev/far", capacity=GIB)]
+    found, news = nodes.node_settings([], 0, GIB, {}, Profile(), 3, paths)
+    assert [(path.remote, path.node) for path in paths] == [(False, None), (True, 9)]
+    assert found.near == 4
     assert news == ["it is far", "NUMA nodes are not told apart: first is 4"]
-    _, news = nodes.node_settings([], 0, GIB, {}, {})
+    _, news = nodes.node_settings([], 0, GIB, {}, Profile())
     assert news == ["NUMA nodes are not told apart: first is None"]

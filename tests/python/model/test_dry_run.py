@@ -15,7 +15,7 @@ from folders import PYTHONPATH
 from spillway.machine import process_memory
 from spillway.model.meta.layer_arguments import Arguments, argument_bytes
 
-KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue"}
+KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "between"}
 MEGABYTE = 1 << 20
 
 # A process of its own: the peak is a fact of a whole process, and this one's heap has holes of any size.

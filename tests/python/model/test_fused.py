@@ -407,8 +407,8 @@ def count_operations(fused: bool, micro_batches: int = 1, adapters: Adapters | N
     small = narrow_of_its_kind(model, False, 1)
     tracer = Tracer(small, "bf16", shape, frozenset({"mlp.down_proj"}), ALL_AT_ONCE, fused)
     passes = tracer.trace(4, 2048, again=True).passes
-    elements = [it for kind in ("forward", "backward") for it in passes[kind]["each"]["elements"]]
-    return Counts(sum(it["calls"] for it in elements), sum(it["calls"] * it["bytes"] for it in elements) / 1e9)
+    elements = [it for kind in ("forward", "backward") for it in passes[kind].each.elements]
+    return Counts(sum(it.calls for it in elements), sum(it.calls * it.bytes for it in elements) / 1e9)
 
 
 def test_a_layer_of_7b_touches_a_third_of_the_bytes() -> None:

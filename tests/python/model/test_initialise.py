@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from fake_engine import FakeEngine
 from hf_models import SIZES, tiny_config
+from spillway._engine import EngineSettings
 from spillway.model.checkpoint import initialise
 from spillway.model.checkpoint.initialise import draw
 from spillway.model.meta.building import build
@@ -19,7 +19,7 @@ from spillway.model.meta.describe import WorkSize, describe
 
 def drawn(kind: str, seed: int, tied: bool = True, layers: int = 3) -> dict[str, torch.Tensor]:
     meta_model = build(tiny_config(kind, tied, num_hidden_layers=layers), torch.bfloat16)
-    fake = FakeEngine(describe(meta_model, WorkSize(1, 8), "bf16"), json.dumps({"dram_budget": 1 << 30}))
+    fake = FakeEngine(describe(meta_model, WorkSize(1, 8), "bf16"), EngineSettings(dram_budget=1 << 30))
     draw(meta_model, fake, seed)
     assert all(parameter.is_meta for parameter in meta_model.model.parameters())
     assert meta_model.embedding.padding_idx == 0
@@ -31,7 +31,7 @@ def test_the_distribution_is_the_librarys(kind: str, tied: bool) -> None:
     config = AutoConfig.for_model(kind, **SIZES | {"tie_word_embeddings": tied, "initializer_range": 0.05})
     real = dict(AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).named_parameters())
     meta_model = build(config, torch.float32)
-    fake = FakeEngine(describe(meta_model, WorkSize(1, 8), "fp32"), json.dumps({"dram_budget": 1 << 30}))
+    fake = FakeEngine(describe(meta_model, WorkSize(1, 8), "fp32"), EngineSettings(dram_budget=1 << 30))
     draw(meta_model, fake, 1)
     for number, tensor in enumerate(fake.tensors):
         ours, theirs = fake.masters[number], real[tensor.name]
@@ -71,7 +71,7 @@ class Counting(FakeEngine):
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_drawn_at_once_is_told_before(tied: bool) -> None:
     meta_model = build(tiny_config("llama", tied, num_hidden_layers=3), torch.bfloat16)
-    fake = Counting(describe(meta_model, WorkSize(1, 8), "bf16"), json.dumps({"dram_budget": 1 << 30}))
+    fake = Counting(describe(meta_model, WorkSize(1, 8), "bf16"), EngineSettings(dram_budget=1 << 30))
     fake.model, Counting.most = meta_model.model, 0
     draw(meta_model, fake, 3)
     aligned = 64 * 16  # elements: what a layer's tensors lie apart at most

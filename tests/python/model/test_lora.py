@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,9 @@ def test_the_base_stays_on_its_path(tmp_path: Path) -> None:
     try:
         base = 2 * sum(p.numel() for p in both_ways.load(tmp_path / "model").parameters())
         assert session.plan["learning_parameters"] == 24 * 4 * (64 + 32)
-        small = {**session.settings, "process_bytes": 0, "work_bytes": 0, "dram_budget": ENGINE + base // 4}
-        planned = native.engine_type(native.CHUNK)(session.description, json.dumps(small)).plan()
+        small = copy.copy(session.settings)
+        small.process_bytes, small.work_bytes, small.dram_budget = 0, 0, ENGINE + base // 4
+        planned = native.engine_type(native.CHUNK)(session.description, small).plan()
         (dram,) = (tier["planned_peak"] for tier in json.loads(planned)["tiers"] if tier["name"] == "dram")
         assert dram <= ENGINE + base // 4
         work = both_ways.steps_of(97)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from breadth import some
 from hf_models import batch, random_ids, tiny_config
-from spillway._engine import Description
+from spillway._engine import Description, DeviceSettings, GpuProfile, Profile
 from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device
@@ -200,16 +200,14 @@ def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.
     gpu = Place(torch.device("cuda", 1))
     monkeypatch.setattr(Place, "stream", answer(77))
     monkeypatch.setattr(Place, "free", answer(80 << 30))
-    profile = {
-        "gpus": [
-            {"name": "0", "to_gpu_bytes_per_second": 9e10, "from_gpu_bytes_per_second": 9e10},
-            {"name": "1", "to_gpu_bytes_per_second": 3e10, "from_gpu_bytes_per_second": 2e10},
+    profile = Profile(
+        gpus=[
+            GpuProfile(name="0", to_gpu_bytes_per_second=9e10, from_gpu_bytes_per_second=9e10),
+            GpuProfile(name="1", to_gpu_bytes_per_second=3e10, from_gpu_bytes_per_second=2e10),
         ]
-    }
+    )
     asked = device.settings(resolve({"device": "cuda:1", "gpu_memory": "8GiB"}, {}), 1 << 40, profile, gpu, 123)
-    assert (asked["to_device"], asked["from_device"], asked["update"]) == (3e10, 2e10, 0.0)
-    assert asked["name"] == "cuda:1" and asked["stream"] == 77 and asked["work"] == 123
-    assert asked["memory"] == 8 << 30 and "in_dram" not in asked
+    assert asked == DeviceSettings(name="cuda:1", stream=77, memory=8 << 30, work=123, to_device=3e10, from_device=2e10)
     plan = {
         "tiers": [{"name": "device", "capacity": 1000, "planned_peak": 700}],
         "bytes": [{"class": "working set", "tier": "device", "bytes": 200}],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
 import math
 import weakref
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
+from spillway._engine import EngineSettings
 from spillway.model.batches.microbatch import IGNORED, arrange
 from spillway.model.head.head import Scratch
 from spillway.model.meta.building import build
@@ -35,7 +35,7 @@ def streamed(
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
     meta_model = build(copy.deepcopy(model.config), torch_dtype)
-    fake = FakeEngine(describe(meta_model, size, dtype), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048)
+    fake = FakeEngine(describe(meta_model, size, dtype), EngineSettings(dram_budget=1 << 30), chunk_elements=2048)
     weights = dict(model.named_parameters())
     for number, tensor in enumerate(fake.tensors):
         fake.store_tensor(number, 0, weights[tensor.name].detach().float().flatten())

@@ -196,37 +196,37 @@ def test_fewer_tokens_take_less() -> None:
 def test_products_are_those_of_a_step_that_computes(kind: str) -> None:
     _, real, _ = really(meta_model(kind))
     passes = trace_step(meta_model(kind), "fp32", SHAPE, (), "nobody asks").whole.passes
-    traced = [product for traced in passes.values() for product in traced["each"]["products"]]
-    shapes = {(it["product"], it["tokens"], it["inner"], it["outer"]) for it in traced}
+    traced = [product for traced in passes.values() for product in traced.each.products]
+    shapes = {(it.product, it.tokens, it.inner, it.outer) for it in traced}
     assert shapes == set(real.products)
-    forward = passes["forward"]["each"]
-    assert sum(it["calls"] for it in forward["products"]) == (7 if kind == "llama" else 4 + 4 * ROWS * 2)
-    backward = passes["backward"]["each"]
+    forward = passes["forward"].each
+    assert sum(it.calls for it in forward.products) == (7 if kind == "llama" else 4 + 4 * ROWS * 2)
+    backward = passes["backward"].each
     if kind == "llama":  # with dropout it is products of queries and keys, as above
-        assert [it["backward"] for it in forward["attention"]] == [False]
-        assert {it["backward"] for it in backward["attention"]} == {False, True}
-    assert sum(it["calls"] for it in backward["products"]) == 3 * sum(it["calls"] for it in forward["products"])
+        assert [it.backward for it in forward.attention] == [False]
+        assert {it.backward for it in backward.attention} == {False, True}
+    assert sum(it.calls for it in backward.products) == 3 * sum(it.calls for it in forward.products)
 
 
 def test_linear_layers_that_backward_need_not_compute_are_not_there() -> None:
     whole, less = (
-        trace_step(meta_model("llama"), "fp32", SHAPE, unneeded).whole.passes["backward"]["each"]["products"]
+        trace_step(meta_model("llama"), "fp32", SHAPE, unneeded).whole.passes["backward"].each.products
         for unneeded in ((), ("mlp.down_proj",))
     )
-    assert sum(it["calls"] for it in whole) - sum(it["calls"] for it in less) == 1
+    assert sum(it.calls for it in whole) - sum(it.calls for it in less) == 1
 
 
 def test_narrow_weights_are_converted_once_for_all_micro_batches() -> None:
     wide = build(tiny_config("llama"), torch.float32, torch.bfloat16)
     passes = trace_step(wide, "fp32", SHAPE, ()).whole.passes
     for kind in ("forward", "backward", "kept_forward", "kept_backward", "head_loss", "head_gradient"):
-        (found,) = passes[kind]["once"]["elements"]
-        assert found["operation"] == "convert" and found["bytes"] > 0, kind
+        (found,) = passes[kind].once.elements
+        assert found.operation == "convert" and found.bytes > 0, kind
 
 
 def test_a_layer_that_keeps_does_not_compute_again() -> None:
     passes = trace_step(meta_model("llama"), "fp32", SHAPE, ()).whole.passes
-    counts = {kind: sum(it["calls"] for it in traced["each"]["products"]) for kind, traced in passes.items()}
+    counts = {kind: sum(it.calls for it in traced.each.products) for kind, traced in passes.items()}
     assert counts["kept_forward"] == counts["forward"] == 7
     assert counts["backward"] - counts["kept_backward"] == 7
 

@@ -19,7 +19,8 @@ from spillway.config import Config, resolve
 from spillway.errors import InputError
 from spillway.report import machine_tables
 from spillway.run.cluster import bound_from
-from spillway.run.machines import choose_compute_dtype, described, refuse_elsewhere, widths
+from spillway.run.machine_request import widths
+from spillway.run.machines import choose_compute_dtype, described, refuse_elsewhere
 from spillway.run.train import plan_config
 
 PROFILES = sorted((REPOSITORY / "profiles").glob("*.json"))
@@ -75,8 +76,8 @@ def test_a_step_there_is_drawn(plan: Plan, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_every_profile_that_comes_along_is_one_and_says_where_it_is_from(path: Path) -> None:
-    found = json.loads(engine.check_profile(path.read_text(), str(path)))
-    assert found["machine"] and found["comment"]
+    found = engine.Profile.parse(path.read_text(), str(path))
+    assert found.machine and found.comment
 
 
 def test_a_plan_says_where_everything_lives_and_what_fits(plan: Plan) -> None:
@@ -312,15 +313,21 @@ def test_a_simulated_device_of_a_described_machine_computes_on_its_cores(plan: P
 
 
 def test_types_are_chosen_by_the_products_of_the_profile(tmp_path: Path) -> None:
-    product = {"tokens": 8, "inner": 8, "outer": 8, "input_flops_per_second": 1.0, "weight_flops_per_second": 1.0}
     kinds = [("bf16", 1.0), ("fp32", 3.0)]
-    compute = [{"dtype": name, "products": [product | {"forward_flops_per_second": rate}]} for name, rate in kinds]
+    compute = [
+        engine.ComputeProfile(
+            dtype=name,
+            products=[engine.ProductRate(tokens=8, inner=8, outer=8, forward_flops_per_second=rate)],
+        )
+        for name, rate in kinds
+    ]
+    with_gpu = engine.Profile(gpus=[engine.GpuProfile()], compute=compute)
     config = settings(weight_dtype="bf16", compute_dtype="auto")
-    assert choose_compute_dtype(config, {"gpus": [], "compute": compute}, False).compute_dtype == "fp32"
-    assert choose_compute_dtype(config, {"gpus": [], "compute": compute[:1]}, False).compute_dtype == "bf16"
-    assert choose_compute_dtype(config, {"gpus": [{}], "compute": compute}, True).compute_dtype == "bf16"
+    assert choose_compute_dtype(config, engine.Profile(compute=compute), False).compute_dtype == "fp32"
+    assert choose_compute_dtype(config, engine.Profile(compute=compute[:1]), False).compute_dtype == "bf16"
+    assert choose_compute_dtype(config, with_gpu, True).compute_dtype == "bf16"
     with pytest.raises(InputError, match="has GPUs"):
-        choose_compute_dtype(settings(weight_dtype="bf16", compute_dtype="fp32"), {"gpus": [{}]}, True)
+        choose_compute_dtype(settings(weight_dtype="bf16", compute_dtype="fp32"), with_gpu, True)
 
 
 def settings(**values: Any) -> Config:
@@ -345,7 +352,7 @@ def test_widths_of_models_that_say_less() -> None:
     class Plain:
         hidden_size, num_attention_heads = 64, 4
 
-    assert widths(Plain()) == {"query": 64, "key": 64, "feed_forward": 256}
+    assert widths(Plain()) == (64, 64, 256)
 
 
 def test_what_does_not_fit_is_shown_as_such() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -332,7 +333,8 @@ def test_the_plan_of_an_option_is_the_planners(finished: Path) -> None:
     assert facts.description is not None and facts.settings is not None
     seconds = advice.predicted(advice.native_engine(), facts.description, facts.settings)
     assert seconds == pytest.approx(facts.predicted_seconds)
-    refused = {**facts.settings, "dram_budget": 1 << 20}
+    refused = copy.copy(facts.settings)
+    refused.dram_budget = 1 << 20
     assert advice.predicted(advice.native_engine(), facts.description, refused) is None
 
 

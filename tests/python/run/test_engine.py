@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel
 from breadth import some
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import file_bytes, opened
-from spillway._engine import BlockSpec, Description, Engine, TensorSpec
+from spillway._engine import BlockSpec, Description, Engine, EngineSettings, TensorSpec
 from spillway.errors import DoesNotFit
 from spillway.model.batches.batch import WorkShape
 from spillway.model.batches.microbatch import IGNORED
@@ -396,7 +395,7 @@ def test_a_model_spans_many_chunks_and_slices(wide: Callable[[bool], Path], tmp_
 def test_an_engine_is_used_after_close_with_an_error_not_a_crash(tmp_path: Path) -> None:
     block = BlockSpec(name="layer", tensors=[TensorSpec(name="w", shape=[8, 8], decay=True)])
     described = Description(compute_dtype="fp32", weight_dtype="fp32", hidden_size=8, tokens=4, blocks=[block])
-    engine = Engine(described, json.dumps({"dram_budget": 1 << 30}))
+    engine = Engine(described, EngineSettings(dram_budget=1 << 30))
     for call in (engine.memory, engine.next_pass, engine.flush, lambda: engine.save_weights(str(tmp_path), 1 << 30)):
         with pytest.raises(ValueError, match="not started"):
             call()

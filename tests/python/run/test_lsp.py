@@ -18,6 +18,7 @@ from breadth import some
 from hf_models import tiny_config
 from needs import package
 from spillway import subspace
+from spillway._engine import DeviceSettings
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.machine import device
@@ -249,8 +250,15 @@ def test_updated_on_a_device_no_bit_is_another(
     learning: list[str], given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, remainders, moments and projectors live there; stopped, and gone on with on the CPU and there."""
-    link = device.link
-    monkeypatch.setattr(device, "link", lambda profile: link(profile) | {"state": 1.0})
+    settings = device.settings
+
+    def resident(*given: Any) -> DeviceSettings | None:
+        made = settings(*given)
+        if made is not None:
+            made.state = 1.0
+        return made
+
+    monkeypatch.setattr(device, "settings", resident)
     words = ("--method", "lsp", *learning, "--lsp_rank", "8", "--max_grad_norm", "0.5", "--save_steps", "2")
     words += ("--lr_scheduler_type", "constant")
     there = ("--device", "simulated")

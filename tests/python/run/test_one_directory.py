@@ -43,7 +43,7 @@ def test_capacity_and_endurance_of_a_directory_are_divided(tmp_path: Path) -> No
     place = f"{tmp_path},capacity=8GiB,endurance=600TB"
     each = [resolve({}, {"storage": [place]}).among(Ranks(rank, 4, rank % 2, 2)) for rank in range(4)]
     assert {(path.capacity, path.endurance) for config in each for path in config.paths} == {(4 << 30, 300 * 10**12)}
-    assert settings.storage(each[1].paths, 2)[0]["capacity"] == 4 << 30
+    assert settings.storage(each[1].paths, 2)[0].capacity == 4 << 30
     assert f"capacity={8 << 30}" in each[0].text(), "written as it was given"
     alike.places(Told(*(("host", alike.list_places(config)) for config in each[:2])), each[0])
     own_paths = resolve({}, {"storage": [f"{tmp_path}/{{local_rank}},capacity=8GiB"]}).among(Ranks(1, 2, 1, 2)).paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -24,7 +25,7 @@ import seeds
 from folders import REPOSITORY
 from hf_models import batch, random_ids
 from native import GPU
-from spillway._engine import NodeShare
+from spillway._engine import DeviceSettings, EngineSettings, NodeShare, PassSeconds, PathSettings, Profile
 from spillway.base.ranks import ALONE, Ranks, machines_of, of_environment
 from spillway.config import checks, resolve
 from spillway.errors import DoesNotFit, InputError, Interrupted
@@ -120,22 +121,25 @@ class Told(OneProcess):
 
 
 def test_all_plan_for_the_one_that_has_least() -> None:
-    first = {
-        "dram_budget": 8, "work_bytes": 2, "seconds": {"forward": 1.0}, "keeps_logits": True,
-        "storage": [{"directory": "/a", "capacity": 9}],
-        "profile": {"copy_bytes_per_second": 5.0, "network_latency": 1e-3},
-    }  # fmt: skip
-    other = {
-        "dram_budget": 6, "work_bytes": 3, "seconds": {"forward": 0.5}, "keeps_logits": True,
-        "storage": [{"directory": "/b", "capacity": 7}],
-        "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3},
-    }  # fmt: skip
-    found = alike.agree_settings(Told(first, other), first | {"threads": 2})
-    assert found == {"dram_budget": 6, "work_bytes": 3, "seconds": {"forward": 1.0}, "threads": 2, "keeps_logits": True,
-                     "storage": [{"directory": "/a", "capacity": 7}],
-                     "profile": {"copy_bytes_per_second": 4.0, "network_latency": 2e-3}}  # fmt: skip
+    def settings(rank: int) -> EngineSettings:
+        return EngineSettings(
+            dram_budget=8 - 2 * rank, work_bytes=2 + rank, seconds=PassSeconds(forward=1 - rank / 2), threads=2 + rank,
+            storage=[PathSettings(directory="/ab"[: 2 + rank], capacity=9 - 2 * rank)],
+            profile=Profile(copy_bytes_per_second=5 - rank, network_latency=1e-3 * (1 + rank)),
+        )  # fmt: skip
+
+    first, other = settings(0), settings(1)
+    sent = pickle.loads(pickle.dumps(other))  # as another process sends it
+    assert sent == other
+    found = alike.agree_settings(Told(first, sent), first)
+    assert found == EngineSettings(
+        dram_budget=6, work_bytes=3, seconds=PassSeconds(forward=1), threads=2,
+        storage=[PathSettings(directory="/a", capacity=7)],
+        profile=Profile(copy_bytes_per_second=4, network_latency=2e-3),
+    )  # fmt: skip
+    other.storage = []
     with pytest.raises(InputError, match="storage: the processes have"):
-        alike.agree_settings(Told(first, other | {"storage": []}), first)
+        alike.agree_settings(Told(first, other), first)
     with pytest.raises(InputError, match="seed: rank 0 has 42, rank 1 has 43"):
         alike.same(Told({"seed": 42}, {"seed": 43}), {"seed": 42})
 
@@ -162,8 +166,9 @@ def test_each_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         alike.places(Told(*told), first[0])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as a launcher may say it to each, whose only one is cuda:0
     alike.places(Told(told[0], ("host", alike.list_places(first[1]))), first[0])
-    of_gpus = [{"device": {"stream": rank, "work": 2 + rank, "memory": 9 - rank}, "storage": []} for rank in (0, 1)]
-    assert alike.agree_settings(Told(*of_gpus), of_gpus[1])["device"] == {"stream": 1, "work": 3, "memory": 8}
+    of_gpus = [EngineSettings(device=DeviceSettings(stream=rank, work=2 + rank, memory=9 - rank)) for rank in (0, 1)]
+    found = alike.agree_settings(Told(*of_gpus), of_gpus[1])
+    assert found.device == DeviceSettings(stream=1, work=3, memory=8)
 
 
 def test_each_has_its_part_of_memory(tmp_path: Path) -> None:

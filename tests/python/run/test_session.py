@@ -17,7 +17,7 @@ import native
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
-from spillway._engine import Description
+from spillway._engine import Description, EngineSettings, PathSettings, PlacementSettings
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine import process_memory
@@ -73,8 +73,8 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
 
 def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialise, "work_bytes", lambda _: 1 << 28)
-    assert EngineSession(config(model, init="random"), SHAPE, FakeEngine).settings["work_bytes"] >= 1 << 28
-    assert EngineSession(config(model), SHAPE, FakeEngine).settings["work_bytes"] < 1 << 28
+    assert EngineSession(config(model, init="random"), SHAPE, FakeEngine).settings.work_bytes >= 1 << 28
+    assert EngineSession(config(model), SHAPE, FakeEngine).settings.work_bytes < 1 << 28
 
 
 def test_the_saved_model_loads_without_a_word_and_gives_the_same_loss(model: Path, tmp_path: Path) -> None:
@@ -303,7 +303,8 @@ def test_a_checkpoint_without_state_is_refused(model: Path) -> None:
     ],
 )
 def test_placement_is_a_share_of_each_group_or_a_tier(text: str, shares: tuple[float | str | None, ...]) -> None:
-    assert tuple(placement_shares(text).values()) == shares
+    found = placement_shares(text)
+    assert (found.weight, found.state, found.grad, found.activation) == shares
 
 
 @pytest.mark.parametrize("text", ["disk", "weights=dram", "state=150%", "state=50", "state=", "state=numa:1"])
@@ -313,23 +314,26 @@ def test_placement_that_means_nothing_is_refused(text: str) -> None:
 
 
 def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path) -> None:
-    found: dict[str, Any] = {}
+    told: list[tuple[Description, EngineSettings]] = []
 
-    def engine(description: Description, settings: str) -> FakeEngine:
-        found.update(json.loads(settings), description=description)
+    def engine(description: Description, settings: EngineSettings) -> FakeEngine:
+        told.append((description, settings))
         return FakeEngine(description, settings)
 
     machine = tmp_path / "machine.json"
-    measured = json.loads(_engine.measure([], 0.01))
-    machine.write_text(json.dumps(measured | {"cores": 3, "update_elements_per_second": 1e9}))
+    measured = _engine.measure([], 0.01)
+    measured.cores, measured.update_elements_per_second = 3, 1e9
+    machine.write_text(measured.to_json())
     paths = [StoragePath(str(tmp_path), 1 << 30)]
     EngineSession(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
-    assert found["dram_budget"] == 1 << 32 and found["work_bytes"] > 0 and found["process_bytes"] > 50 << 20
-    assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30, "far": False}]
-    assert found["profile"]["cores"] == 3 and found["profile"]["update_elements_per_second"] == 1e9
-    assert found["window"] == 2
-    assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
-    assert found["description"].tokens == 48 and found["description"].micro_batches == 2
+    description, found = told[-1]
+    assert found.dram_budget == 1 << 32 and found.work_bytes > 0 and found.process_bytes > 50 << 20
+    assert found.storage == [PathSettings(directory=str(tmp_path), capacity=1 << 30)]
+    assert found.profile == measured
+    assert found.window == 2
+    assert found.placement == PlacementSettings(state=0.0)
+    assert description.tokens == 48 and description.micro_batches == 2
+    assert EngineSettings.parse(found.to_json()) == found
     with pytest.raises(InputError, match="storage: .*nowhere"):
         storage([StoragePath(str(tmp_path / "nowhere"), None)])
     machine.write_text("[]")
@@ -341,10 +345,10 @@ def test_paths_of_one_file_system_share_what_is_free(tmp_path: Path) -> None:
     directories = [str(tmp_path / name) for name in "abc"]
     for directory in directories:
         Path(directory).mkdir()
-    alone = storage([StoragePath(directories[0], None)])[0]["capacity"]
+    alone = storage([StoragePath(directories[0], None)])[0].capacity
     a, b, c = storage([StoragePath(directories[0], 1 << 20), *(StoragePath(d, None) for d in directories[1:])])
-    assert a["capacity"] == 1 << 20 and b["capacity"] == c["capacity"]
-    assert b["capacity"] == pytest.approx((alone - (1 << 20)) / 2, rel=0.05)  # other processes write, too
+    assert a.capacity == 1 << 20 and b.capacity == c.capacity
+    assert b.capacity == pytest.approx((alone - (1 << 20)) / 2, rel=0.05)  # other processes write, too
 
 
 def test_a_volume_that_is_there_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,12 +357,12 @@ def test_a_volume_that_is_there_counts_as_free(tmp_path: Path, monkeypatch: pyte
     for directory in (one, other):
         directory.mkdir()
     paths = [StoragePath(str(one)), StoragePath(str(other))]
-    assert [path["capacity"] for path in storage(paths)] == [450 << 20] * 2
+    assert [path.capacity for path in storage(paths)] == [450 << 20] * 2
     (one / "spillway.volume").write_bytes(b"x" * (4 << 20))
     held = (one / "spillway.volume").stat().st_blocks * 512
-    assert [path["capacity"] for path in storage(paths)] == [int((held + (1000 << 20)) * 0.9) // 2] * 2
+    assert [path.capacity for path in storage(paths)] == [int((held + (1000 << 20)) * 0.9) // 2] * 2
     monkeypatch.setattr("spillway.run.settings.look_at", lambda _: (1, 0))
-    assert [path["capacity"] for path in storage(paths)] == [held, int(held * 0.9) // 2]
+    assert [path.capacity for path in storage(paths)] == [held, int(held * 0.9) // 2]
 
 
 def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,10 +370,10 @@ def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.Monk
     device.write_bytes(bytes(1 << 20))
     monkeypatch.setattr(Path, "is_block_device", lambda path: path == device)
     assert storage([StoragePath(str(device), 5), StoragePath(str(tmp_path), 7)]) == [
-        {"device": str(device), "capacity": 5},
-        {"directory": str(tmp_path), "capacity": 7},
+        PathSettings(device=str(device), capacity=5),
+        PathSettings(directory=str(tmp_path), capacity=7),
     ]
-    assert storage([StoragePath(str(device))]) == [{"device": str(device), "capacity": 1 << 20}]
+    assert storage([StoragePath(str(device))]) == [PathSettings(device=str(device), capacity=1 << 20)]
 
 
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

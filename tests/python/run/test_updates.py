@@ -9,7 +9,7 @@ import pytest
 
 from hf_models import tiny_config, tiny_model
 from native import config, file_bytes, profile
-from spillway._engine import Description, Engine
+from spillway._engine import Description, Engine, EngineSettings
 from spillway.config import resolve
 from spillway.config.checks import check_updates
 from spillway.config.values import StoragePath
@@ -32,7 +32,7 @@ class Watched(Engine):
         return SEEN[-1]
 
 
-def engine(description: Description, settings: str) -> Watched:
+def engine(description: Description, settings: EngineSettings) -> Watched:
     description.chunk_elements = 2048
     return Watched(description, settings)
 

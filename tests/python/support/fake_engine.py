@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spillway._engine import Damage, Description, OpenOptions, Recovery, Silence, Verification
+from spillway._engine import Damage, Description, EngineSettings, OpenOptions, Recovery, Silence, Verification
 from spillway.model.stream.plain_engine import PlainEngine
 
 
@@ -30,25 +30,25 @@ def split(master: torch.Tensor) -> torch.Tensor:
 class FakeEngine(PlainEngine):
     """Stands in for spillway._engine.Engine."""
 
-    def __init__(self, description: Description, settings: str, chunk_elements: int = 4096) -> None:
+    def __init__(self, description: Description, settings: EngineSettings, chunk_elements: int = 4096) -> None:
         super().__init__(description, chunk_elements=chunk_elements)
-        self.settings = json.loads(settings)
+        self.settings = copy.copy(settings)
         self.masters = [torch.zeros(tensor.shape) for tensor in self.tensors]
         self.optimizer: torch.optim.AdamW | None = None
         self.steps = 0
         self.training = False
         self.closed = False
-        self.storage = [Path(path["directory"]) for path in self.settings.get("storage", [])]
-        self.durable = bool(self.storage) and self.settings.get("durability", "step") != "none"
+        self.storage = [Path(path.directory) for path in self.settings.storage]
+        self.durable = bool(self.storage) and self.settings.durability != "none"
         self.volume: dict[str, Any] = {"newest": None, "pinned": {}}  # step and state, by manifest
         self.calls = 0  # commits: steps done, skipped ones too
         self.written = 0
 
     def plan(self) -> str:
-        tiers = [{"name": "dram", "capacity": self.settings["dram_budget"], "planned_peak": self.arena_bytes}]
+        tiers = [{"name": "dram", "capacity": self.settings.dram_budget, "planned_peak": self.arena_bytes}]
         plan = {"fits": True, "tiers": tiers, "bytes": [], "predicted_step_seconds": 1.0, "durability": "none"}
         if self.durable:
-            plan["durability"] = self.settings.get("durability", "step")
+            plan["durability"] = self.settings.durability or "step"
             plan["bytes"] = [{"class": "state", "tier": "path:0", "bytes": 1}]
         return json.dumps(plan)
 
@@ -79,12 +79,12 @@ class FakeEngine(PlainEngine):
 
     def read_volume(self, pinned: list[str]) -> None:
         held = torch.load(self.volume_file, weights_only=False)
-        assert held["run"] == self.settings["run"]
+        assert held["run"] == self.settings.run
         marks = [Path(place, "manifest.bin").read_bytes() for place in pinned]
         self.volume = {"newest": held["newest"], "pinned": {mark: held["pinned"][mark] for mark in marks}}
 
     def write_volume(self) -> None:
-        torch.save({"run": self.settings["run"], **self.volume}, self.volume_file)
+        torch.save({"run": self.settings.run, **self.volume}, self.volume_file)
 
     def commit(self, payload: str) -> None:
         assert self.durable
@@ -125,11 +125,11 @@ class FakeEngine(PlainEngine):
 
     def close(self) -> None:
         self.closed = True
-        if self.storage and not self.settings["keep"]:
+        if self.storage and not self.settings.keep:
             self.volume_file.unlink(missing_ok=True)
 
     def give_up_volumes(self) -> None:
-        self.settings["keep"] = False
+        self.settings.keep = False
 
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
         stored: dict[str, torch.Tensor] = {}

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
-from spillway._engine import Description, OpenOptions
+from spillway._engine import Description, EngineSettings, OpenOptions
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
 from spillway.model.batches.batch import Batch, WorkShape
@@ -96,7 +96,7 @@ class FakeSession:
         self.plan: dict[str, Any] = PLAN | ({"durability": kept} if config.storage else {})
         self.durable = kept != "none"
         self.description = Description(tokens=shape.length)
-        self.settings = {"dram_budget": GIB}
+        self.settings = EngineSettings(dram_budget=GIB)
         self.volume = FakeVolume(volumes.volume(config.storage[0]), keeping.run) if self.durable else None
         self.precious = False
         self.recovered = False

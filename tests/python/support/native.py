@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spillway._engine import Description, Engine
+from spillway._engine import Description, Engine, EngineSettings
 from spillway.config.keys import GROUPS
 from spillway.config.objectives import OBJECTIVES
 from spillway.config.values import StoragePath
@@ -71,15 +71,17 @@ def profile(directory: Path) -> Path:
     return path
 
 
-def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[Description, str], Engine]:
+def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[Description, EngineSettings], Engine]:
     """The C++ engine with chunks of `chunk` elements, some of the settings replaced."""
 
-    def make(description: Description, given: str) -> Engine:
-        described, wanted = copy.copy(description), json.loads(given)
+    def make(description: Description, given: EngineSettings) -> Engine:
+        described, wanted = copy.copy(description), copy.copy(given)
         described.chunk_elements = chunk
-        if "placement" in wanted:  # the run's own, not the small one of the dry run
-            wanted |= {"nodes": []} | settings  # DRAM is one tier, whatever this machine has
-        return Engine(described, json.dumps(wanted))
+        if wanted.process_bytes:  # the run's own, not the small one of the dry run
+            wanted.nodes = []  # DRAM is one tier, whatever this machine has
+            for name, value in settings.items():
+                setattr(wanted, name, value)
+        return Engine(described, wanted)
 
     return make
 

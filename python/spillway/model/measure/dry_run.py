@@ -295,7 +295,7 @@ class Measurement:
         if bytes_taken is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"prologue": between[-1]})
+        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"between": between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_measure_step` in tiles of so many tokens."""

@@ -35,5 +35,5 @@ def time_settled_step(stream: Stream, engine: TimedEngine, work: Work, between: 
 
 def step_seconds(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
     seconds = engine.pass_seconds(KINDS, shape.micro_batches)
-    seconds["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
+    seconds["between"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return seconds

@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import masking_utils
 
-from spillway._engine import Description
+from spillway import _engine
+from spillway._engine import Description, TracedPass
 from spillway.model.head.head_groups import extra_bytes
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -54,12 +55,12 @@ ONCE = "once"  # for all micro-batches of a step
 KEPT = saved_profile.KINDS
 HEAD = ("head_loss", "head_gradient")
 
-Json = dict[str, Any]
+Passes = dict[str, TracedPass]  # by kind
 
 
 @dataclass(frozen=True)
 class Trace:
-    passes: Json  # as plan/operations.h reads them
+    passes: Passes
     bytes: int  # of temporaries at their peak, holes of the heap among them
     tokens: int
 
@@ -74,21 +75,21 @@ class StepTrace:
     kept_bytes: int  # that a step has for every micro-batch beyond the first
     saved: SavedProfile
 
-    def work(self) -> Json:
-        """See plan/described.h; `slack` as a plan on the machine itself has it, from `run.profiled` on."""
+    def work(self) -> _engine.Trace:
+        """The trace as the engine takes it; `slack` as a plan on the machine itself has it, from `run.profiled` on."""
         more = max(1, self.whole.tokens - self.half.tokens)
-        return {
-            "passes": self.whole.passes,
-            "bytes": self.whole.bytes + self.kept_bytes,
-            "per_token": max(0, self.whole.bytes - self.half.bytes) / more,
-            "slack": 1 + SLACK,
-            "brief_slack": 1 + SLACK + BRIEF_SLACK,
-            "few": {
-                "tokens": self.few.tokens,
-                "passes": self.few.passes,
-                "most_seconds": quick_dry_run.AS_A_RUN / quick_dry_run.REPEATS,
-            },
-        }
+        return _engine.Trace(
+            passes=self.whole.passes,
+            bytes=self.whole.bytes + self.kept_bytes,
+            per_token=max(0, self.whole.bytes - self.half.bytes) / more,
+            slack=1 + SLACK,
+            brief_slack=1 + SLACK + BRIEF_SLACK,
+            few=_engine.FewTokens(
+                tokens=self.few.tokens,
+                passes=self.few.passes,
+                most_seconds=quick_dry_run.AS_A_RUN / quick_dry_run.REPEATS,
+            ),
+        )
 
 
 def trace_step(
@@ -158,7 +159,7 @@ class Tracer:
                 passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
 
-    def joined_head(self) -> Json:
+    def joined_head(self) -> Passes:
         """The head's passes over all micro-batches of a virtual rank, as one micro-batch of them has its part."""
         shape = self._shape
         joined = -(-shape.largest_share // shape.virtual_ranks)
@@ -167,7 +168,7 @@ class Tracer:
             stream.step(work, {}, 0)
             return {kind: engine.describe(kind, joined) for kind in HEAD}
 
-    def saved(self, rows: int, length: int) -> tuple[Json, SavedProfile]:
+    def saved(self, rows: int, length: int) -> tuple[Passes, SavedProfile]:
         """The trace of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
         choice = saved_profile.keep_all(self._small)
         if not choice.stages:
@@ -270,10 +271,12 @@ class TracedEngine(TimedEngine):
         kind = self._kind() + self._pass.kind if self._pass.kind != "end" else OUTSIDE
         return self._done[kind + ONCE if self._converting else kind]
 
-    def describe(self, kind: str, micro_batches: int = 1) -> Json:
+    def describe(self, kind: str, micro_batches: int = 1) -> TracedPass:
         """The operations of one pass of that kind on average, for one of so many micro-batches that it joins."""
         count = max(1, self._counted[kind]) * micro_batches
-        return {"each": json_of(self._done[kind], count), "once": json_of(self._done[kind + ONCE], count)}
+        return TracedPass(
+            each=operations_of(self._done[kind], count), once=operations_of(self._done[kind + ONCE], count)
+        )
 
     def begin_step(self, *arguments: Any, **keywords: Any) -> None:
         self._done.clear()
@@ -358,19 +361,19 @@ def list_of(tensor: Any) -> list[Any]:
     return [] if tensor is None else [tensor]
 
 
-def json_of(found: Operations, count: int) -> Json:
-    return {
-        "products": [
-            {"product": which, "tokens": tokens, "inner": inner, "outer": outer, "calls": calls / count}
-            for (which, tokens, inner, outer), calls in found.products.items()
-        ],
-        "attention": [
-            {"tokens": tokens, "head_size": size, "operations": operations, "backward": backward, "calls": n / count}
-            for (tokens, size, operations, backward), n in found.attention.items()
-        ],
-        "elements": [
-            {"operation": name, "strided": strided, "bytes": bytes, "calls": calls / count}
-            for (name, strided, bytes), calls in found.elements.items()
-        ],
-        "calls": found.calls / count,
-    }
+def operations_of(found: Operations, count: int) -> _engine.PassOperations:
+    products = [
+        _engine.ProductCalls(product=which, tokens=tokens, inner=inner, outer=outer, calls=calls / count)
+        for (which, tokens, inner, outer), calls in found.products.items()
+    ]
+    attention = [
+        _engine.AttentionCalls(
+            tokens=tokens, head_size=size, operations=operations, backward=backward, calls=calls / count
+        )
+        for (tokens, size, operations, backward), calls in found.attention.items()
+    ]
+    elements = [
+        _engine.ElementCalls(operation=name, strided=strided, bytes=taken, calls=calls / count)
+        for (name, strided, taken), calls in found.elements.items()
+    ]
+    return _engine.PassOperations(products=products, attention=attention, elements=elements, calls=found.calls / count)
