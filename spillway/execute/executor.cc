@@ -322,7 +322,7 @@ void Executor::ask(plan::Range chunks) {
     const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
     for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
     release_held([&](const Task& task) { return task.what.index < chunks.end() && chunks.first < task.what.end(); },
-           transfers);
+                 transfers);
   }
   launch(transfers);
 }

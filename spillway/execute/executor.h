@@ -136,8 +136,8 @@ class Executor final : private UpdateLanes::Owner {
   [[nodiscard]] bool is_held(const Bank& bank, const plan::Task& task) const;
   template <class Filter>
   void release_held(const Filter& filter, std::vector<Start>& transfers);  // locked
-  void open_bank(Bank& bank, Mode mode);                             // locked
-  void drop_early(std::vector<Start>& transfers);                    // locked
+  void open_bank(Bank& bank, Mode mode);                                   // locked
+  void drop_early(std::vector<Start>& transfers);                          // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
   void end_task(Start start, std::vector<Start>& transfers);  // locked
   template <class Body>
