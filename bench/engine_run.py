@@ -144,6 +144,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         "grad_norms": [norm for each in series for norm in each.norms],
         "stalls": last.stalls,
         "link_bytes": last.link_bytes,
+        "path_bytes": last.path_bytes,
         "plan": session.plan,
         "measured": measured,
     }
@@ -189,6 +190,7 @@ class Series:
         self.norms: list[float] = []
         self.stalls: list[dict[str, float]] = []
         self.link_bytes: object = None
+        self.path_bytes: object = None  # of the last step
 
     def draw_batches(self, step: int) -> list[Batch]:
         numbers = range(step * self._micro_batches, (step + 1) * self._micro_batches)
@@ -209,7 +211,7 @@ class Series:
         self.norms.append(result.grad_norm)
         after = stalled(self._session)
         self.stalls.append({cause: value - before.get(cause, 0.0) for cause, value in after.items()})
-        self.link_bytes = result.link_bytes
+        self.link_bytes, self.path_bytes = result.link_bytes, result.path_bytes
 
     def summarise(self) -> dict[str, Any]:
         return {"micro_batches": self._micro_batches, "tokens": self.tokens, "seconds": self.seconds}

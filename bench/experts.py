@@ -2,6 +2,7 @@
 
     experts.py [--device cuda:0] [--layers 4] [--tokens 512 2048] [--micro-batches 1] [--steps 4]
                [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES] [--draw-all]
+               [--expert-loading on_demand]
 
 A row has the seconds of each step, the losses, the planned bytes and the peak of the process, and names the machine.
 The base lies in DRAM, or with `--storage` on that path. The weights are random, and the values of one layer are those
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--draw-all", action="store_true")
-    for name in ("dram-budget", "gpu-memory", "profile"):
+    for name in ("dram-budget", "gpu-memory", "profile", "expert-loading"):
         parser.add_argument(f"--{name}")
     return parser
 
@@ -55,7 +56,8 @@ def command(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> l
     if arguments.storage:
         options |= {"placement": "path", "storage": arguments.storage, "durability": "none"}
     words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
-    words += [word for name, value in KEYS.items() for word in ("--set", f"{name}={value}")]
+    loading = {"expert_loading": arguments.expert_loading} if arguments.expert_loading else {}
+    words += [word for name, value in (KEYS | loading).items() for word in ("--set", f"{name}={value}")]
     words += [] if arguments.draw_all else ["--repeat-layers"]
     return [sys.executable, str(HERE / "engine_run.py"), *words]
 
@@ -108,6 +110,7 @@ def measure(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> d
         "losses": measured["losses"],
         "peak_bytes": measured["peak_bytes"],
         "link_bytes": measured["link_bytes"],
+        "path_bytes": measured["path_bytes"],
         "predicted_seconds": plan["predicted_step_seconds"],
         "tiers": {tier["name"]: tier["planned_peak"] for tier in plan["tiers"]},
         "bytes": [row for row in plan["bytes"] if row["bytes"]],
@@ -127,6 +130,7 @@ def main() -> None:
             "micro_batches": micro_batches,
             "base": "path" if arguments.storage else "dram",
             "dram_budget": arguments.dram_budget,
+            "expert_loading": arguments.expert_loading,
         }
         row = key | measure(arguments, tokens, micro_batches)
         print(json.dumps(row), flush=True)

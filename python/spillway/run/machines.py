@@ -127,7 +127,7 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     for notice in config.notices:
         tell(notice)
     if config.memory_file:
-        raise InputError("memory_file: a described machine has no rates for memory files; remove the key")
+        raise InputError("memory_file: the profile of another machine has no rates for memory files; remove the key")
     if config.paths:
         tell("storage: the plan uses the storage paths of the profile, and not those of the configuration")
     with translated():

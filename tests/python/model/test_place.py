@@ -227,14 +227,17 @@ def test_a_limit_above_the_free_memory_is_lowered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Place, "free", answer(free << 30))
     config = resolve({"device": "cuda:0", "gpu_memory": "24GiB"}, {})
     assert device.gpu_memory(config, Place(torch.device("cuda", 0))) == taken
-    words = device.describe_gpu_memory(config, {"memory": taken})
+    words = device.describe_gpu_memory(config, DeviceSettings(memory=taken))
     assert words == "" if free == 80 else words.startswith("gpu_memory: 24.0 GiB were asked, and the plan takes ")
 
 
 def test_a_refusal_says_what_is_free() -> None:
     config = resolve({"device": "cuda:0", "gpu_memory": "24GiB"}, {})
     with pytest.raises(DoesNotFit, match="has no room. gpu_memory: 24.0 GiB were asked, and the plan takes 8.00 GiB"):
-        with name_free_memory(config, {"memory": 8 << 30}):
+        with name_free_memory(config, DeviceSettings(memory=8 << 30)):
             raise MemoryError("the plan has no room")
-    with pytest.raises(MemoryError, match="^the plan has no room$"), name_free_memory(config, {"memory": 24 << 30}):
+    with (
+        pytest.raises(MemoryError, match="^the plan has no room$"),
+        name_free_memory(config, DeviceSettings(memory=24 << 30)),
+    ):
         raise MemoryError("the plan has no room")

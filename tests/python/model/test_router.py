@@ -111,11 +111,11 @@ def test_types_that_drop_tokens_beyond_a_capacity_are_refused(kind: str, tmp_pat
         ("moe_router_bias_update_rate", "e_score_correction_bias.. keep the values of the checkpoint"),
         ("router_z_loss_coef", "no z-loss is added"),
         ("moe_expert_capacity_factor", "computes all tokens that its router sends"),
-        ("moe_aux_loss_coeff", "output_router_logits. there turns the loss on"),
+        ("moe_aux_loss_coeff", "output_router_logits. turns the loss on"),
     ],
 )
 def test_keys_of_other_trainers_for_routers_are_refused_by_name(key: str, words: str) -> None:
-    with pytest.raises(InputError, match=f"{key}: a key of other trainers that is not taken here: .*{words}"):
+    with pytest.raises(InputError, match=f"{key}: Spillway does not take this key of other trainers. .*{words}"):
         normalised({key: 1}, "config.yaml")
 
 

@@ -360,7 +360,9 @@ def test_what_does_not_fit_is_shown_as_such() -> None:
     change = {"what": "sequences of 8", "fits": False, "step_seconds": 0, "tokens_per_second": 0}
     console.print(machine_tables.what_if_table({"tokens_per_second": 1, "what_if": [change]}))
     assert isinstance(console.file, io.StringIO) and "does not fit" in console.file.getvalue()
-    assert "No sequence" in machine_tables.longest({"longest_sequence": 0})
+    assert "No sequence" in machine_tables.longest(
+        {"longest_sequence": 0, "fit_table": {"batches": [1, 2], "sequences": [8]}}
+    )
     assert "does not fit" in machine_tables.accumulation({"a_micro_batch_more": {"fits": False}})
     bounding = {"attention": {"share": 0.75, "sequence": 4096, "half_at": 1365}}
     assert "75.0 %" in machine_tables.attention(bounding) and "less than 1365" in machine_tables.attention(bounding)

@@ -324,7 +324,7 @@ def test_every_option_is_planned_and_the_best_one_is_told(finished: Path) -> Non
     told = advice.help_words(facts, [best])
     assert "durability: checkpoint" in told and "50 % less" in told
     none = advice.help_words(facts, [advice.Option("x", "y", facts.predicted_seconds)])
-    assert none.startswith("No setting")
+    assert none.startswith("The planner found no setting")
 
 
 def test_the_plan_of_an_option_is_the_planners(finished: Path) -> None:

@@ -208,8 +208,10 @@ def test_adapters_of_another_base_are_refused(
     refuse([str(adapters), "--to", str(to), "--model", str(given / "model")], capsys, "has shape .* the base needs")
     path = adapters / "adapter_model.safetensors"
     tensors = load_file(path)
-    save_file({**tensors, "base_model.model.lm_head.weight": torch.ones(2, 2)}, path)
-    refuse([str(adapters), "--to", str(to)], capsys, "lm_head.weight belongs to no adapter of a linear layer")
+    save_file({**tensors, "base_model.model.lm_head.weight": torch.ones(2, 64)}, path)
+    refuse([str(adapters), "--to", str(to)], capsys, "the vocabulary has 2 entries there and .* in the base")
+    save_file({**tensors, "base_model.model.model.norm.weight": torch.ones(64)}, path)
+    refuse([str(adapters), "--to", str(to)], capsys, "norm.weight belongs to no adapter of a linear layer")
     tensors.pop(sorted(tensors)[0])
     save_file(tensors, path)
     refuse([str(adapters), "--to", str(to)], capsys, "it is missing")
