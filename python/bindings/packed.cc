@@ -11,6 +11,8 @@
 
 #include "module.h"
 #include "spillway/base/bytes.h"
+#include "spillway/state/dtype.h"
+#include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
 namespace nb = nanobind;
@@ -40,6 +42,11 @@ void round_packed(const std::string& form, const Unrounded& values) {
   spillway::kernels::unpack(array.encoding, array.bytes.data(), array.values, 0, values.shape(0), values.data());
 }
 
+std::uint64_t granule_values(const std::string& form, const std::string& weight_dtype) {
+  return spillway::state::granule_values(spillway::state::parse_packed_form(form),
+                                         spillway::state::parse_weight_type(weight_dtype));
+}
+
 nb::bytes pack(const std::string& form, const Unrounded& values) {
   const auto array = packed(form, values);
   return nb::bytes(array.bytes.data(), array.bytes.size());
@@ -48,6 +55,8 @@ nb::bytes pack(const std::string& form, const Unrounded& values) {
 }  // namespace
 
 void bind_packed(nb::module_& module) {
+  module.def("granule_values", &granule_values, nb::arg("form"), nb::arg("weight_dtype"),
+             "Values that each piece of a tensor is a multiple of where pieces are placed apart.");
   module.def("round_packed", &round_packed, nb::arg("form"), nb::arg("values"),
              "fp32 values of a whole tensor, flat, become what packed weights of that form stand for, in place.");
   module.def("pack", &pack, nb::arg("form"), nb::arg("values"),

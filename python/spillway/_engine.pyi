@@ -937,6 +937,9 @@ def cores() -> int:
 def drop_from_caches(address: int, bytes: int) -> None:
     """Takes memory out of every cache, so that the next to read it reads memory; for measuring."""
 
+def granule_values(form: str, weight_dtype: str) -> int:
+    """Values that each piece of a packed tensor is a multiple of where pieces are placed apart (TensorSpec.apart)."""
+
 def round_packed(form: str, values: Any) -> None:
     """fp32 values of a whole tensor, flat, become what weights of "nf4", "nf4_nested" or "int8" stand for, in place."""
 

@@ -218,6 +218,7 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     work.pop_back();
     auto& its_bank = bank(it.instance);
     its_bank.ended[it.task] = 1;
+    if (schedule_.tasks[it.task].when.only == plan::OnlyIf::asked) compute_wake_.notify_all();
     each_follower(it, [&](const Start& follower) {
       if (!follows_issue(follower, it)) release(follower, transfers, work);
     });

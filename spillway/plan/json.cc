@@ -65,6 +65,8 @@ state::BlockSpec parse_block(const json& object) {
     out.tensors.back().form = parse_form(tensor);
     out.tensors.back().table = get<bool>(tensor, "table", false);
     out.tensors.back().pieces = count(tensor, "pieces", 0);
+    out.tensors.back().apart = get<bool>(tensor, "apart", false);
+    out.tensors.back().asked = get<double>(tensor, "asked", 1);
     for (const auto* reduction : optim::reductions()) parse_reduced(tensor, *reduction, out.tensors.back());
   }
   return out;
@@ -120,6 +122,8 @@ json json_of(const state::TensorSpec& tensor) {
   if (state::is_packed(tensor.form)) out["form"] = form;
   if (!state::is_packed(tensor.form) && !form.empty()) out[form] = true;
   if (tensor.pieces > 0) out["pieces"] = tensor.pieces;
+  if (tensor.apart) out["apart"] = true;
+  if (tensor.asked != 1) out["asked"] = tensor.asked;
   if (tensor.table) out["table"] = true;
   if (tensor.training == state::Training::reduced) {
     out[tensor.by->word] = {{"rank", tensor.rank}, {"nonzeros", tensor.nonzeros}};

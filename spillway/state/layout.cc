@@ -42,15 +42,15 @@ void check_form(const TensorSpec& spec, BlockRole role) {
 }
 
 /// Values that a tensor begins at a multiple of.
-std::uint64_t alignment_of(const TensorSpec& spec, const Packing& packing, std::uint64_t alignment) {
-  const auto apart = spec.apart ? packing.values_in(packing.granule(kChunkGranule)) : 1;
-  return std::lcm(std::lcm(alignment, packing.values), apart);
+std::uint64_t alignment_of(const TensorSpec& spec, ComputeType type, std::uint64_t alignment) {
+  const auto apart = spec.apart ? granule_values(spec.form, type) : 1;
+  return std::lcm(std::lcm(alignment, packing_of(spec.form, type).values), apart);
 }
 
 void check_pieces(const Tensor& tensor, ComputeType type) {
   const auto& spec = tensor.spec;
   if (spec.pieces == 0 && !spec.apart) return;
-  const auto unit = spec.apart ? alignment_of(spec, packing_of(spec.form, type), 1) : kernels::kPackedBlock;
+  const auto unit = spec.apart ? alignment_of(spec, type, 1) : kernels::kPackedBlock;
   if (!(spec.asked > 0 && spec.asked <= 1)) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " is asked for by a share of ", spec.asked));
   }
@@ -196,7 +196,7 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     auto& tensor = tensors_[i];
     if (tensor.spec.training != training || tensor.spec.form != form || tensor.whole) continue;
-    const auto alignment = alignment_of(tensor.spec, packing, alignment_);
+    const auto alignment = alignment_of(tensor.spec, type_, alignment_);
     values = round_up(values, alignment);
     tensor.first = begin + packing.elements_of(values);
     values = round_up(values + tensor.elements, alignment);

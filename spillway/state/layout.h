@@ -156,6 +156,11 @@ struct Block {
 
 /// Elements every chunk is a multiple of: 2048 bf16 are 4096 bytes, the alignment of direct I/O.
 inline constexpr std::uint64_t kChunkGranule = 2048;
+/// Values of a packed form that a granule holds, with weights of the type: pieces that are `apart` are multiples of it.
+[[nodiscard]] constexpr std::uint64_t granule_values(Form form, ComputeType type) noexcept {
+  const auto packing = packing_of(form, type);
+  return packing.values_in(packing.granule(kChunkGranule));
+}
 /// Tensors in a layer block start at multiples of at least so many elements (a cache line of bf16 and of fp32).
 inline constexpr std::uint64_t kTensorAlignment = 64;
 inline constexpr std::uint64_t kDefaultChunkElements = 4 * 1024 * 1024;

@@ -34,6 +34,8 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
                      {"name": "l", "role": "layer", "tensors": [
                         {"name": "a", "shape": [8, 8], "subspace": {"rank": 4, "nonzeros": 2}},
                         {"name": "b", "shape": [64, 8], "frozen": true, "form": "nf4", "pieces": 2},
+                        {"name": "x", "shape": [2, 256, 512], "frozen": true, "form": "nf4", "pieces": 2, "apart": true,
+                         "asked": 0.25},
                         {"name": "c", "shape": [8, 8], "frozen": true, "table": true},
                         {"name": "d", "shape": [8], "wide": true}]}]})");
   const auto written = to_json(read);
@@ -46,13 +48,16 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
   EXPECT_EQ(again.chunk_elements, 4096U);
   ASSERT_EQ(again.blocks.size(), 2U);
   const auto& tensors = again.blocks[1].tensors;
-  ASSERT_EQ(tensors.size(), 4U);
+  ASSERT_EQ(tensors.size(), 5U);
   EXPECT_EQ(tensors[0].training, state::Training::reduced);
   EXPECT_EQ(tensors[0].nonzeros, 2U);
   EXPECT_EQ(tensors[1].training, state::Training::frozen);
   EXPECT_EQ(tensors[1].pieces, 2U);
-  EXPECT_TRUE(tensors[2].table);
-  EXPECT_EQ(tensors[3].form, state::Form::fp32);
+  EXPECT_TRUE(tensors[2].apart);
+  EXPECT_EQ(tensors[2].asked, 0.25);
+  EXPECT_EQ(again.layout().chunks().size(), read.layout().chunks().size());
+  EXPECT_TRUE(tensors[3].table);
+  EXPECT_EQ(tensors[4].form, state::Form::fp32);
 }
 
 TEST(Json, TheFormOfATensorIsSaidByName) {

@@ -17,10 +17,12 @@ from breadth import some
 from hf_models import tiny_config
 from spillway.cli import main
 from spillway.config import resolve
+from spillway.errors import InputError
 from spillway.model.adapters import quantised
 from spillway.model.adapters.lora import Adapters
 from spillway.model.meta.building import build
 from spillway.model.meta.demand import estimate_met
+from spillway.model.meta.meta_model import MetaModel
 from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
 
 EXPERTS = 16
@@ -82,6 +84,18 @@ def test_killed_and_resumed_on_a_path_they_end_as_in_memory(
     expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
 
+def test_a_run_is_merged_and_exported_and_goes_on(given: Path, tmp_path: Path) -> None:
+    """From its paths: what the run keeps of the model has the places of its experts."""
+    out, paths = tmp_path / "out", [*real_runs.storage_in(tmp_path / "path"), "--placement", "path"]
+    words = [*SHORT, "--load_in_4bit", *ON_DEMAND, *paths, "--save_steps", "1"]
+    assert real_runs.here(given, out, *words, "--max_steps", "2") == 0
+    assert main(["merge", str(out), "--to", str(tmp_path / "merged")]) == 0
+    assert main(["export", str(out), "--to", str(tmp_path / "exported")]) == 0
+    assert main(["export", str(out), "--checkpoint", str(out / "checkpoint-1"), "--to", str(tmp_path / "first")]) == 0
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+    assert real_runs.here(given, out, *words, "--max_steps", "3", "--resume_from_checkpoint", "auto") == 0
+
+
 def test_a_plan_counts_on_those_that_tokens_meet(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def plan(*more: str) -> tuple[dict[str, Any], str]:
         words = ["plan", "--model", str(given / "model"), "--profile", "two-drives", "--json", "--placement", "path"]
@@ -115,11 +129,20 @@ def test_it_is_for_packed_experts_without_adapters(
     both = ["--load_in_4bit", "--lora_target_parameters", "mlp.experts.gate_up_proj", "--lora_target_parameters",
             "mlp.experts.down_proj"]  # fmt: skip
     assert "no layer has experts in one frozen parameter without adapters" in refused(*ON_DEMAND, *both)
-    meta_model = build(tiny_config("qwen3_moe", False, **MOE), torch.bfloat16)
-    Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
+    nested = ["--load_in_4bit", "--bnb_4bit_use_double_quant"]
+    assert "takes multiples of 8,388,608 with bnb_4bit_use_double_quant; leave" in refused(*ON_DEMAND, *nested)
     keys = {"method": "lora", "load_in_4bit": True, "expert_loading": "on_demand"}
-    quantised.choose(meta_model, resolve({}, keys))
-    assert len(meta_model.on_demand) == 2 * meta_model.config.num_hidden_layers
+
+    def chosen(**sizes: int) -> MetaModel:
+        meta_model = build(tiny_config("qwen3_moe", False, **{**SIZES, **sizes}), torch.bfloat16)
+        Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
+        quantised.choose(meta_model, resolve({}, keys))
+        return meta_model
+
+    assert len(chosen().on_demand) == 2 * 2
+    assert len(chosen(moe_intermediate_size=128).on_demand) == 2, "of the joined matrices alone"
+    with pytest.raises(InputError, match="experts of 16,384 values cannot come on demand"):
+        chosen(moe_intermediate_size=64)
 
 
 def test_a_resume_keeps_it(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from spillway.errors import InputError
 from spillway.model.adapters.unpacked import names_router
 from spillway.model.layers.pieces import count_pieces
 from spillway.model.meta.meta_model import bare_name, pattern
+from spillway.model.source.source import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,12 +53,28 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         if count > 0:
             meta_model.pieces[id(parameter)] = count
     if config.expert_loading == "on_demand":
-        meta_model.on_demand = set(meta_model.pieces)
-        if not meta_model.on_demand:
-            raise InputError(
-                "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
-                "demand; leave the key out"
-            )
+        meta_model.on_demand = find_on_demand(meta_model, form)
+
+
+def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
+    """The parameters, by identity, whose experts are converted in pieces that are placed apart (`granule_values`).
+    InputError where there is none."""
+    parameters = (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.pieces)
+    values = {id(parameter): parameter[0].numel() for parameter in parameters}
+    if not values:
+        raise InputError(
+            "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
+            "demand; leave the key out"
+        )
+    dtype = next(name for name, dtype in DTYPES.items() if dtype == meta_model.kept)
+    unit = _engine.granule_values(form, dtype)
+    if found := {key for key, count in values.items() if count % unit == 0}:
+        return found
+    nested = form == "nf4_nested"
+    raise InputError(
+        f"expert_loading: experts of {min(values.values()):,} values cannot come on demand, which takes multiples of "
+        f"{unit:,}{' with bnb_4bit_use_double_quant' * nested}; leave the key out{', or that one' * nested}"
+    )
 
 
 def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
