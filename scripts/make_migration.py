@@ -25,7 +25,8 @@ Each table has the keys of one tool, and the Spillway key for each. If `spillway
 that Spillway does not take, it prints the text of the cell and exits with code 2. Spillway never ignores a key
 in silence.
 
-A Spillway file is flat: one key a line. Only `lr_scheduler_kwargs` takes a mapping.
+A Spillway file is flat: one key a line. Only `lr_scheduler_kwargs`, `lora_rank_pattern` and
+`lora_alpha_pattern` take mappings.
 [The reference](../reference/configuration.md) has every key, its default and its meaning.
 A cell begins with one of these:
 
