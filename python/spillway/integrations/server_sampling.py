@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.errors import SpillwayError, first_line
+from spillway.errors import InputError, SpillwayError, first_line
 from spillway.integrations.loading import LOGGER
 from spillway.integrations.server import Refused, Server, check_server
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spillway.integrations.streamed_session import StreamedSession
 
 FOLDER = "for-server"  # in output_dir
+MARK = ".spillway-weights"  # file that holds the name of the directory around it, which Spillway made
 ADAPTER = "spillway"  # begins the name of an adapter on the server
 AT_ONCE = 64  # requests that wait for an answer
 SEEDS = 2**31 - 1
@@ -103,8 +104,7 @@ class ServerSampler:
             return
         folder = Path(self._server.directory or Path(self._trainer.args.output_dir) / FOLDER).absolute()
         place = folder / f"step-{step}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        make_own_directory(place)
         self._trainer.write_for_server(place)
         try:
             self._tell(place, step)
@@ -114,8 +114,9 @@ class ServerSampler:
                 f"{ADAPTING if self._trainer._adapted else RELOADING}; {OTHER_SERVER}"
             ) from error
         for other in folder.glob("step-*"):
-            if other != place:
-                shutil.rmtree(other, ignore_errors=True)
+            if other != place and is_own_directory(other):
+                with contextlib.suppress(OSError):  # the server may hold a file of it open
+                    remove_own_directory(other)
         self._delivered = (session, step)
 
     def _tell(self, place: Path, step: int) -> None:
@@ -191,6 +192,42 @@ class ServerSampler:
         if not self._warned:
             self._warned = True
             LOGGER.warning(RETOKENIZED)
+
+
+def is_own_directory(place: Path) -> bool:
+    """True for a directory that a run of Spillway made for a server; False for a link to it, or a copy of it."""
+    try:
+        return not place.is_symlink() and (place / MARK).read_text() == place.name
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def make_own_directory(place: Path) -> None:
+    """An empty directory with the mark. InputError where `place` exists and has none, unless it is empty."""
+    if is_own_directory(place):
+        remove_own_directory(place)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        has_files = place.is_symlink() or any(place.iterdir())
+    except FileExistsError:
+        has_files = True
+    if has_files:
+        raise InputError(
+            f"generation: {place} exists and is not a directory that Spillway made, so no weights are saved in its "
+            "place. Move it, or name another directory: Server(..., directory=...)"
+        )
+    (place / MARK).write_text(place.name)
+
+
+def remove_own_directory(place: Path) -> None:
+    """Removes the mark last, so that a removal that was cut off can be repeated."""
+    for each in place.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != MARK:
+            each.unlink()
+    (place / MARK).unlink()
+    place.rmdir()
 
 
 def find_sampling(config: Any) -> dict[str, float]:

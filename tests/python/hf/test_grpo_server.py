@@ -19,6 +19,7 @@ from durable_trainers import PLACEMENT, SAVES
 from needs import package
 from spillway.errors import InputError, SpillwayError
 from spillway.hf import Server, load
+from spillway.integrations.server_sampling import MARK
 from test_grpo import close, same_weights
 from test_grpo_trainer import CASES, MORE, STEPS, Watched, prompts, storage_keys
 from test_grpo_trainer import given as given  # a fixture
@@ -129,6 +130,44 @@ def test_adapters_are_handed_over_alone(given: Path, tmp_path: Path) -> None:
     assert last.startswith("spillway-") and last.endswith(f"-{STEPS - 1}")
     (place,) = (tmp_path / "ours" / "for-server").iterdir()
     assert not (place / "model.safetensors").exists()
+
+
+def test_a_directory_of_the_user_s_keeps_all_that_spillway_did_not_make(given: Path, tmp_path: Path) -> None:
+    """Directories of a run that was killed are removed, and those with the same form of name stay."""
+    shared, killed = tmp_path / "shared", tmp_path / "shared" / "step-7"
+    for name in ("step-7", "step-8", "step-best"):
+        (shared / name).mkdir(parents=True)
+        (shared / name / "model.safetensors").write_text("weights")
+    (killed / "original").mkdir()
+    for name in ("step-7", "step-best"):  # the second one is a copy
+        (shared / name / MARK).write_text(killed.name)
+    (shared / "step-9").symlink_to(killed)
+    (shared / "step-0").mkdir()  # a run was killed before it had the mark
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=shared), {"max_steps": 2})
+        trainer.train()
+    assert sorted(place.name for place in shared.iterdir()) == ["step-1", "step-8", "step-9", "step-best"]
+    assert (shared / "step-8" / "model.safetensors").read_text() == "weights"
+    assert (shared / "step-best" / "model.safetensors").read_text() == "weights"
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+def test_a_place_that_spillway_did_not_make_is_refused(given: Path, tmp_path: Path, kind: str) -> None:
+    place, kept = tmp_path / "shared" / "step-0", tmp_path / "kept"
+    place.parent.mkdir()
+    if kind == "file":
+        place.write_text("weights")
+    else:
+        directory = place if kind == "directory" else kept
+        directory.mkdir()
+        (directory / "model.safetensors").write_text("weights")
+    if kind == "link":
+        place.symlink_to(kept)
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=place.parent))
+        with pytest.raises(InputError, match="step-0 exists and is not a directory that Spillway made.* directory="):
+            trainer.train()
+    assert (place if kind == "file" else place / "model.safetensors").read_text() == "weights"
 
 
 @pytest.mark.parametrize("way", ["command", "function"])
