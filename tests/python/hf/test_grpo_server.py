@@ -274,6 +274,15 @@ def test_a_short_context_is_named(given: Path, tmp_path: Path) -> None:
             trainer.train()
 
 
+def test_a_connection_cut_inside_an_answer_names_the_way_to_resume(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", cuts=True) as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(
+            SpillwayError, match=r"ended inside the answer to /v1/completions.*train\(resume_from_checkpoint=True\)"
+        ):
+            trainer.train()
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
