@@ -20,7 +20,7 @@ import torch
 
 from spillway.errors import InputError, SpillwayError, first_line
 from spillway.integrations.loading import LOGGER
-from spillway.integrations.server import Refused, Server, check_server
+from spillway.integrations.server import QUOTED, Refused, Server, check_server
 
 if TYPE_CHECKING:
     from spillway.integrations.streamed_session import StreamedSession
@@ -29,6 +29,7 @@ FOLDER = "for-server"  # in output_dir
 MARK = ".spillway-weights"  # file that holds the name of the directory around it, which Spillway made
 ADAPTER = "spillway"  # begins the name of an adapter on the server
 AT_ONCE = 64  # requests that wait for an answer
+ENDS = ("stop", "length")  # values of finish_reason
 SEEDS = 2**31 - 1
 # of a GenerationConfig: the value that changes nothing, and the names that servers have for it
 SAMPLING: dict[str, tuple[float, tuple[str, ...]]] = {
@@ -160,12 +161,13 @@ class ServerSampler:
             **find_sampling(config),
         }
         try:
-            (choice,) = self._server.ask("/v1/completions", body)["choices"]
-        except (OSError, Refused, KeyError, TypeError, ValueError) as error:
+            answer = self._server.ask("/v1/completions", body)
+        except (OSError, Refused, ValueError) as error:
             raise SpillwayError(
                 f"generation: {self._server.url} gave no completion: {first_line(error)}. Steps that were saved are "
                 "there; when the server answers again, train(resume_from_checkpoint=True) goes on"
             ) from error
+        choice = find_choice(self._server.url, answer)
         tokens = find_tokens(choice)
         if tokens is None:
             self._say_texts()
@@ -182,6 +184,11 @@ class ServerSampler:
         size = self._trainer.model.config.get_text_config().vocab_size
         if wrong := [token for token in tokens if not 0 <= token < size]:
             raise SpillwayError(f"generation: the server's token {wrong[0]} is none of the model's {size}")
+        if len(tokens) > config.max_new_tokens:
+            raise SpillwayError(
+                f"generation: {self._server.url} gave {len(tokens)} tokens for max_tokens {config.max_new_tokens}: it "
+                "ignores max_tokens of /v1/completions; use a server that has it"
+            )
         if not tokens or (choice.get("finish_reason") == "length" and len(tokens) < config.max_new_tokens):
             raise SpillwayError(
                 f"generation: the server ended a completion after {len(tokens)} tokens, and max_completion_length is "
@@ -239,6 +246,36 @@ def find_sampling(config: Any) -> dict[str, float]:
     if not config.do_sample:
         fields["temperature"] = 0.0
     return fields
+
+
+def find_choice(url: str, answer: Any) -> Mapping[str, Any]:
+    """The completion in an answer of /v1/completions. SpillwayError where it has another form, or was not finished."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(choice, dict) or not has_completion(choice):
+        raise SpillwayError(
+            f"generation: {url} answers /v1/completions with {answer!r:.{QUOTED}}, which has no choice with `text` or "
+            "`token_ids`; use a server of OpenAI's completions"
+        )
+    if choice.get("finish_reason", "stop") not in ENDS:
+        raise SpillwayError(
+            f"generation: {url} ended a completion with finish_reason {choice['finish_reason']!r}; expects "
+            f"{' or '.join(ENDS)}. train(resume_from_checkpoint=True) goes on"
+        )
+    return choice
+
+
+def has_completion(choice: Mapping[str, Any]) -> bool:
+    """True if the parts of a choice that are read have their types."""
+    tokens, told = choice.get("token_ids"), choice.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(told, dict | None) or not isinstance(content, list | None):
+        return False
+    if not all(isinstance(each, dict) for each in content or ()):
+        return False
+    if tokens is not None:
+        return isinstance(tokens, list) and all(type(token) is int for token in tokens)
+    return isinstance(choice.get("text"), str)
 
 
 def find_tokens(choice: Mapping[str, Any]) -> list[int] | None:

@@ -274,6 +274,28 @@ def test_a_short_context_is_named(given: Path, tmp_path: Path) -> None:
             trainer.train()
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"text": None, "token_ids": None}, "127.* answers /v1/completions with .* no choice with `text`"),
+        ({"token_ids": [5, None]}, "answers /v1/completions with .*5, None"),
+        ({"logprobs": [1.0]}, "answers /v1/completions with "),
+        ({"finish_reason": "abort"}, "finish_reason 'abort'; expects stop or length"),
+        ({"finish_reason": None}, "finish_reason None; expects stop or length"),
+        ({"token_ids": [5] * 13, "finish_reason": "length"}, "127.* gave 13 tokens .* it ignores max_tokens"),
+    ],
+)
+def test_an_answer_that_is_no_completion_is_named(
+    given: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with completions.serving(given / "model") as server:
+        complete = server.complete
+        server.complete = lambda body: {**complete(body), **changes}  # type: ignore[method-assign]
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(SpillwayError, match=said):
+            trainer.train()
+
+
 def test_a_connection_cut_inside_an_answer_names_the_way_to_resume(given: Path, tmp_path: Path) -> None:
     with completions.serving(given / "model", cuts=True) as server:
         trainer = streamed(given, tmp_path / "out", Server(server.url))
