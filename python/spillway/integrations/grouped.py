@@ -6,6 +6,7 @@ current weights, whole in DRAM between two steps, or on a server that they are h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,6 +74,11 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
     if args.loss_type not in OBJECTIVES[OBJECTIVE].losses:
         losses = ", ".join(OBJECTIVES[OBJECTIVE].losses)
         raise InputError(f"loss_type: {args.loss_type} is not computed over a streamed model; expects one of {losses}")
+    if not (math.isfinite(args.temperature) and args.temperature > 0):
+        raise InputError(
+            f"temperature: {args.temperature} cannot sample completions, whose logits are divided by it; give a finite "
+            "number greater than 0, such as GRPOConfig(temperature=1.0)"
+        )
     if args.steps_per_generation != args.gradient_accumulation_steps:
         raise InputError(
             f"steps_per_generation: it is {args.steps_per_generation}, and gradient_accumulation_steps is "

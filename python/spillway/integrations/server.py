@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -66,6 +67,8 @@ class Server:
                 text = answer.read().decode()
         except urllib.error.HTTPError as error:
             raise Refused(error.code, error.read().decode(errors="replace")[:QUOTED]) from None
+        except http.client.HTTPException as error:  # of which IncompleteRead is one
+            raise ConnectionError(f"the connection ended inside the answer to {path} ({first_line(error)})") from error
         try:
             return json.loads(text)
         except json.JSONDecodeError:

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.errors import SpillwayError, first_line
+from spillway.errors import InputError, SpillwayError, first_line
 from spillway.integrations.loading import LOGGER
-from spillway.integrations.server import Refused, Server, check_server
+from spillway.integrations.server import QUOTED, Refused, Server, check_server
 
 if TYPE_CHECKING:
     from spillway.integrations.streamed_session import StreamedSession
 
 FOLDER = "for-server"  # in output_dir
+MARK = ".spillway-weights"  # file that holds the name of the directory around it, which Spillway made
 ADAPTER = "spillway"  # begins the name of an adapter on the server
 AT_ONCE = 64  # requests that wait for an answer
+ENDS = ("stop", "length")  # values of finish_reason
 SEEDS = 2**31 - 1
 # of a GenerationConfig: the value that changes nothing, and the names that servers have for it
 SAMPLING: dict[str, tuple[float, tuple[str, ...]]] = {
@@ -103,8 +105,7 @@ class ServerSampler:
             return
         folder = Path(self._server.directory or Path(self._trainer.args.output_dir) / FOLDER).absolute()
         place = folder / f"step-{step}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        make_own_directory(place)
         self._trainer.write_for_server(place)
         try:
             self._tell(place, step)
@@ -114,8 +115,9 @@ class ServerSampler:
                 f"{ADAPTING if self._trainer._adapted else RELOADING}; {OTHER_SERVER}"
             ) from error
         for other in folder.glob("step-*"):
-            if other != place:
-                shutil.rmtree(other, ignore_errors=True)
+            if other != place and is_own_directory(other):
+                with contextlib.suppress(OSError):  # the server may hold a file of it open
+                    remove_own_directory(other)
         self._delivered = (session, step)
 
     def _tell(self, place: Path, step: int) -> None:
@@ -159,12 +161,13 @@ class ServerSampler:
             **find_sampling(config),
         }
         try:
-            (choice,) = self._server.ask("/v1/completions", body)["choices"]
-        except (OSError, Refused, KeyError, TypeError, ValueError) as error:
+            answer = self._server.ask("/v1/completions", body)
+        except (OSError, Refused, ValueError) as error:
             raise SpillwayError(
                 f"generation: {self._server.url} gave no completion: {first_line(error)}. Steps that were saved are "
                 "there; when the server answers again, train(resume_from_checkpoint=True) goes on"
             ) from error
+        choice = find_choice(self._server.url, answer)
         tokens = find_tokens(choice)
         if tokens is None:
             self._say_texts()
@@ -181,6 +184,11 @@ class ServerSampler:
         size = self._trainer.model.config.get_text_config().vocab_size
         if wrong := [token for token in tokens if not 0 <= token < size]:
             raise SpillwayError(f"generation: the server's token {wrong[0]} is none of the model's {size}")
+        if len(tokens) > config.max_new_tokens:
+            raise SpillwayError(
+                f"generation: {self._server.url} gave {len(tokens)} tokens for max_tokens {config.max_new_tokens}: it "
+                "ignores max_tokens of /v1/completions; use a server that has it"
+            )
         if not tokens or (choice.get("finish_reason") == "length" and len(tokens) < config.max_new_tokens):
             raise SpillwayError(
                 f"generation: the server ended a completion after {len(tokens)} tokens, and max_completion_length is "
@@ -193,6 +201,42 @@ class ServerSampler:
             LOGGER.warning(RETOKENIZED)
 
 
+def is_own_directory(place: Path) -> bool:
+    """True for a directory that a run of Spillway made for a server; False for a link to it, or a copy of it."""
+    try:
+        return not place.is_symlink() and (place / MARK).read_text() == place.name
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def make_own_directory(place: Path) -> None:
+    """An empty directory with the mark. InputError where `place` exists and has none, unless it is empty."""
+    if is_own_directory(place):
+        remove_own_directory(place)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        has_files = place.is_symlink() or any(place.iterdir())
+    except FileExistsError:
+        has_files = True
+    if has_files:
+        raise InputError(
+            f"generation: {place} exists and is not a directory that Spillway made, so no weights are saved in its "
+            "place. Move it, or name another directory: Server(..., directory=...)"
+        )
+    (place / MARK).write_text(place.name)
+
+
+def remove_own_directory(place: Path) -> None:
+    """Removes the mark last, so that a removal that was cut off can be repeated."""
+    for each in place.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != MARK:
+            each.unlink()
+    (place / MARK).unlink()
+    place.rmdir()
+
+
 def find_sampling(config: Any) -> dict[str, float]:
     """The fields of a request that say how tokens are drawn. A field that is missing would get the server's default."""
     fields: dict[str, float] = {}
@@ -202,6 +246,36 @@ def find_sampling(config: Any) -> dict[str, float]:
     if not config.do_sample:
         fields["temperature"] = 0.0
     return fields
+
+
+def find_choice(url: str, answer: Any) -> Mapping[str, Any]:
+    """The completion in an answer of /v1/completions. SpillwayError where it has another form, or was not finished."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(choice, dict) or not has_completion(choice):
+        raise SpillwayError(
+            f"generation: {url} answers /v1/completions with {answer!r:.{QUOTED}}, which has no choice with `text` or "
+            "`token_ids`; use a server of OpenAI's completions"
+        )
+    if choice.get("finish_reason", "stop") not in ENDS:
+        raise SpillwayError(
+            f"generation: {url} ended a completion with finish_reason {choice['finish_reason']!r}; expects "
+            f"{' or '.join(ENDS)}. train(resume_from_checkpoint=True) goes on"
+        )
+    return choice
+
+
+def has_completion(choice: Mapping[str, Any]) -> bool:
+    """True if the parts of a choice that are read have their types."""
+    tokens, told = choice.get("token_ids"), choice.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(told, dict | None) or not isinstance(content, list | None):
+        return False
+    if not all(isinstance(each, dict) for each in content or ()):
+        return False
+    if tokens is not None:
+        return isinstance(tokens, list) and all(type(token) is int for token in tokens)
+    return isinstance(choice.get("text"), str)
 
 
 def find_tokens(choice: Mapping[str, Any]) -> list[int] | None:

@@ -27,6 +27,7 @@ class Completions:
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of completions
     unready: int = 0  # answers that it is not ready, after each loading
     ends_after: int | None = None  # tokens that its context has room for
+    cuts: bool = False  # True: closes the connection inside a completion's answer
     model: Any = None
     adapters: dict[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
@@ -159,7 +160,8 @@ def serving(base: Path, **more: Any) -> Iterator[Completions]:
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            cut = state.cuts and self.path == "/v1/completions"
+            self.wfile.write(content[: len(content) // 2] if cut else content)
 
         def log_message(self, *_: Any) -> None:
             pass

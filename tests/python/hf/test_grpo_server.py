@@ -19,6 +19,7 @@ from durable_trainers import PLACEMENT, SAVES
 from needs import package
 from spillway.errors import InputError, SpillwayError
 from spillway.hf import Server, load
+from spillway.integrations.server_sampling import MARK
 from test_grpo import close, same_weights
 from test_grpo_trainer import CASES, MORE, STEPS, Watched, prompts, storage_keys
 from test_grpo_trainer import given as given  # a fixture
@@ -131,6 +132,44 @@ def test_adapters_are_handed_over_alone(given: Path, tmp_path: Path) -> None:
     assert not (place / "model.safetensors").exists()
 
 
+def test_a_directory_of_the_user_s_keeps_all_that_spillway_did_not_make(given: Path, tmp_path: Path) -> None:
+    """Directories of a run that was killed are removed, and those with the same form of name stay."""
+    shared, killed = tmp_path / "shared", tmp_path / "shared" / "step-7"
+    for name in ("step-7", "step-8", "step-best"):
+        (shared / name).mkdir(parents=True)
+        (shared / name / "model.safetensors").write_text("weights")
+    (killed / "original").mkdir()
+    for name in ("step-7", "step-best"):  # the second one is a copy
+        (shared / name / MARK).write_text(killed.name)
+    (shared / "step-9").symlink_to(killed)
+    (shared / "step-0").mkdir()  # a run was killed before it had the mark
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=shared), {"max_steps": 2})
+        trainer.train()
+    assert sorted(place.name for place in shared.iterdir()) == ["step-1", "step-8", "step-9", "step-best"]
+    assert (shared / "step-8" / "model.safetensors").read_text() == "weights"
+    assert (shared / "step-best" / "model.safetensors").read_text() == "weights"
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+def test_a_place_that_spillway_did_not_make_is_refused(given: Path, tmp_path: Path, kind: str) -> None:
+    place, kept = tmp_path / "shared" / "step-0", tmp_path / "kept"
+    place.parent.mkdir()
+    if kind == "file":
+        place.write_text("weights")
+    else:
+        directory = place if kind == "directory" else kept
+        directory.mkdir()
+        (directory / "model.safetensors").write_text("weights")
+    if kind == "link":
+        place.symlink_to(kept)
+    with completions.serving(given / "model") as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=place.parent))
+        with pytest.raises(InputError, match="step-0 exists and is not a directory that Spillway made.* directory="):
+            trainer.train()
+    assert (place if kind == "file" else place / "model.safetensors").read_text() == "weights"
+
+
 @pytest.mark.parametrize("way", ["command", "function"])
 def test_another_server_is_told_by_a_command_or_a_function(given: Path, tmp_path: Path, way: str) -> None:
     """llama.cpp's words, and a server that takes a while to come back."""
@@ -232,6 +271,37 @@ def test_a_short_context_is_named(given: Path, tmp_path: Path) -> None:
     with completions.serving(given / "model", ends_after=3) as server:
         trainer = streamed(given, tmp_path / "out", Server(server.url))
         with pytest.raises(SpillwayError, match="ended a completion after 3 tokens, and max_completion_length is 12"):
+            trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"text": None, "token_ids": None}, "127.* answers /v1/completions with .* no choice with `text`"),
+        ({"token_ids": [5, None]}, "answers /v1/completions with .*5, None"),
+        ({"logprobs": [1.0]}, "answers /v1/completions with "),
+        ({"finish_reason": "abort"}, "finish_reason 'abort'; expects stop or length"),
+        ({"finish_reason": None}, "finish_reason None; expects stop or length"),
+        ({"token_ids": [5] * 13, "finish_reason": "length"}, "127.* gave 13 tokens .* it ignores max_tokens"),
+    ],
+)
+def test_an_answer_that_is_no_completion_is_named(
+    given: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with completions.serving(given / "model") as server:
+        complete = server.complete
+        server.complete = lambda body: {**complete(body), **changes}  # type: ignore[method-assign]
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(SpillwayError, match=said):
+            trainer.train()
+
+
+def test_a_connection_cut_inside_an_answer_names_the_way_to_resume(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", cuts=True) as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url))
+        with pytest.raises(
+            SpillwayError, match=r"ended inside the answer to /v1/completions.*train\(resume_from_checkpoint=True\)"
+        ):
             trainer.train()
 
 

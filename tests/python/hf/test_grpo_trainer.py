@@ -244,6 +244,10 @@ def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, step: int) 
         ({"num_iterations": 2}, "num_iterations: 2 is not computed .* each step samples its own completions"),
         ({"loss_type": "cispo"}, "loss_type: cispo is not computed .* expects one of dapo, grpo, bnpo, dr_grpo"),
         ({"steps_per_generation": 4}, "steps_per_generation: it is 4, and gradient_accumulation_steps is 2"),
+        ({"temperature": 0.0}, "temperature: 0.0 cannot sample completions.* greater than 0"),
+        ({"temperature": -1.0}, "temperature: -1.0 cannot sample completions"),
+        ({"temperature": float("nan")}, "temperature: nan cannot sample completions"),
+        ({"temperature": float("inf")}, "temperature: inf cannot sample completions"),
     ],
 )
 def test_arguments_that_are_not_computed_are_refused(
