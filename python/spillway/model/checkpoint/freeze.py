@@ -34,7 +34,7 @@ def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
 
     others = checkpoint_names(meta_model, source)
     names = names_of(meta_model.model, others)
-    carried = {name for parameter in meta_model.apart_and_frozen for name in names[id(parameter)]}
+    carried = {name for parameter in meta_model.frozen_parts for name in names[id(parameter)]}
     own = [name for several in names.values() for name in several if name not in carried]
     for each in config.trainable:
         if not any_matches([each], own) and any_matches([each], sorted(carried)):

@@ -111,7 +111,7 @@ class MetaModel:
         self.entry, self.simple_entry = [*self.entry, *self.tower], False
 
     @property
-    def apart_and_frozen(self) -> list[nn.Parameter]:
+    def frozen_parts(self) -> list[nn.Parameter]:
         """Parameters that text alone never passes and that are not trained."""
         return [*self.carried, *(parameter for parameter in self.tower if not parameter.requires_grad)]
 
