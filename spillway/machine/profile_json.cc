@@ -346,12 +346,13 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
   if (object.has(kMachines)) out.machines = static_cast<unsigned>(object.whole(kMachines, kMostCores));
+  if (object.has(kMachines) && out.machines == 0) object.refuse(kMachines, "is 0; it counts this machine, too");
   out.network = object.optional(kNetwork, kMostRate);
   out.network_latency = object.optional(kNetworkLatency, 1);
   out.access = list_from(object, "access", access_from);
   out.layers = list_from(object, "layers", layer_from);
   out.compute = list_from(object, "compute", compute_from);
-  if (out.cores == 0) object.refuse("cores", "is 0");
+  if (out.cores == 0) object.refuse("cores", "is 0; a machine has 1 or more");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");
   refuse_all_duplicates(object, out);

@@ -127,6 +127,7 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValue) {
       {"\"fast\"", "\"\"", "paths[1].name is not a name"},
       {"\"fast\"", "7", "paths[1].name is not a name"},
       {"\"network\": 1250000000.0", "\"network\": 0", "machines is 4, and network"},
+      {"\"machines\": 4", "\"machines\": 0", "machines is 0; it counts this machine, too"},
       {"\"spillway_profile\": 2", "\"spillway_profile\": 3", "spillway_profile is 3"},
   };
   for (const Bad& bad : table) {

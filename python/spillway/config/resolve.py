@@ -24,7 +24,7 @@ from spillway.config.hub_keys import SECRET
 from spillway.config.key import Key
 from spillway.config.keys import GROUPS, KEYS
 from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
-from spillway.config.values import FileShare, NodeShare, StoragePath
+from spillway.config.values import FileShare, NodeShare, StoragePath, WrongPart
 from spillway.errors import InputError, first_line
 
 PATHS = ("output_dir", "model", "teacher", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
@@ -262,8 +262,9 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
         if key.kind.many:
             return [key.kind.parse(item) for item in (value if isinstance(value, list) else [value])]
         return key.kind.parse(value)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        part = f"; {error}" if isinstance(error, WrongPart) else ""
+        raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}{part}") from None
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:

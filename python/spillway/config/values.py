@@ -11,12 +11,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from spillway.base.documents import parse_json
 
 UNITS = {"": 1, "b": 1}
 for power, letter in enumerate("kmgt", start=1):
     UNITS[f"{letter}b"] = 1000**power
     UNITS[f"{letter}ib"] = 1024**power
+
+
+class WrongPart(ValueError):
+    """Says which part of a value is wrong."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +145,39 @@ def parse_mapping(value: Any) -> dict[str, Any]:
     return {str(key): number_if_it_is(item) for key, item in value.items()}
 
 
+def parse_structure(text: str) -> Any:
+    """The value of JSON, or of YAML as the configuration's file has it."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        pass
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        raise ValueError from None
+
+
 def parse_numbers(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callable[[Any], dict[str, Any]]:
     """A parser of mappings from regular expressions to numbers that `accept` takes."""
 
     def parse_all(value: Any) -> dict[str, Any]:
         if isinstance(value, str):
-            value = parse_json(value)
+            value = parse_structure(value)
         if not isinstance(value, Mapping):
             raise ValueError
-        return {parse_pattern(name): within(parse, accept)(item) for name, item in value.items()}
+        return {parse_part(name): parse_item(name, item) for name, item in value.items()}
+
+    def parse_part(name: Any) -> str:
+        try:
+            return parse_pattern(name)
+        except ValueError:
+            raise WrongPart(f"the name {name!r} is no regular expression") from None
+
+    def parse_item(name: Any, item: Any) -> Any:
+        try:
+            return within(parse, accept)(item)
+        except (ValueError, OverflowError):
+            raise WrongPart(f"the value {item!r} of {name!r} is none of these numbers") from None
 
     return parse_all
 

@@ -102,7 +102,7 @@ def model_spec(
     model_config, meta_model = built.config, built.meta_model
     adapters = adapters_of(config)
     train_tower(meta_model, config)
-    if config.init == "random" and meta_model.carried and not only_plan:
+    if config.init == "random" and meta_model.frozen_parts and not only_plan:
         raise InputError(
             f"init: random draws the tower of text alone, and {model_config.model_type} has others, which a "
             "checkpoint has to hold; leave init at pretrained"

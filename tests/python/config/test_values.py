@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway.config import values
+from spillway.config import resolve, values
+from spillway.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,23 @@ def test_placement(text: str) -> None:
 def test_not_a_placement(text: str) -> None:
     with pytest.raises(ValueError):
         values.parse_placement(text)
+
+
+@pytest.mark.parametrize("key", ["lora_rank_pattern", "lora_alpha_pattern"])
+@pytest.mark.parametrize("text", ["{q_proj: 8}", '{"q_proj": 8}', "q_proj: 8"])
+def test_numbers_by_name_are_read_as_yaml(key: str, text: str) -> None:
+    assert getattr(resolve({}, {"model": "m", key: text}, "test"), key) == {"q_proj": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"layers.(": 8}', r"; the name 'layers\.\(' is no regular expression"),
+        ("{q_proj: 8, o_proj: 0}", "; the value 0 of 'o_proj' is none of these numbers"),
+        ("{q_proj: [", "expects a mapping from names to whole numbers, 1 or more, such as {q_proj: 8}$"),
+        ("q_proj", "expects a mapping from names to whole numbers, 1 or more, such as {q_proj: 8}$"),
+    ],
+)
+def test_the_wrong_part_of_numbers_by_name_is_said(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        resolve({}, {"model": "m", "lora_rank_pattern": text}, "test")

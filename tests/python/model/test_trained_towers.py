@@ -16,12 +16,14 @@ from breadth import some
 from fake_gpu import FakeGpu
 from image_models import PROCESSORS, image_batch, image_config, image_directory
 from image_training import train_with_images
+from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import arrange
 from spillway.model.meta.building import build
 from spillway.model.meta.layer_arguments import record
 from spillway.model.meta.streamed_tower import StreamedTower, stream_tower
+from spillway.model.spec import ModelSpec, model_spec
 from test_ranks import LIMIT, processes
 
 gpu = test_image_devices.gpu  # a fixture
@@ -33,6 +35,7 @@ PROJECTOR = {"freeze_multi_modal_projector": False}
 TOWER = {"freeze_vision_tower": False}
 WORDS = ["--freeze_vision_tower", "false", "--freeze_multi_modal_projector", "false"]
 SIZES = ["--max_length", "96", "--max_steps", "4", "--lr_scheduler_type", "constant", "--save_steps", "2"]
+DTYPES = {"compute_dtype": "fp32", "weight_dtype": "fp32"}
 NAMES = ("projector", "merger", "connector")  # of projectors in these families
 
 
@@ -131,6 +134,52 @@ def test_rows_without_images_are_refused(tmp_path: Path) -> None:
     save(image_config("gemma3"), tmp_path / "model", 7)
     with pytest.raises(InputError, match="freeze_vision_tower, .*: no row has images, which alone train these parts"):
         native.opened(tmp_path / "model", WorkShape(1, 2, 24, 0, 0), **TOWER)
+
+
+def specify(place: Path, kind: str, **keys: Any) -> ModelSpec:
+    """The spec of a run on a saved model of this kind."""
+    save(image_config(kind), place / "model", 7)
+    values = {"model": str(place / "model"), "dataset": "rows.jsonl", "device": "cpu", **DTYPES, **keys}
+    return model_spec(resolve({}, values, "test"))
+
+
+@pytest.mark.parametrize("keys", [{}, PROJECTOR, TOWER], ids=str)
+def test_random_weights_are_refused_while_a_part_is_frozen(keys: dict[str, bool], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="init: random draws the tower of text alone"):
+        specify(tmp_path, "gemma3", init="random", **keys)
+
+
+def test_random_weights_are_drawn_for_parts_that_are_trained(tmp_path: Path) -> None:
+    assert all(
+        parameter.requires_grad for parameter in specify(tmp_path, "gemma3", init="random", **BOTH).meta_model.tower
+    )
+
+
+PATTERNS = {"gemma3": (r"^language_model\.model\.layers", "^vision_tower", "^multi_modal_projector"),
+            "qwen2_5_vl": (r"^model\.layers", r"^visual\.")}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_patterns_match_the_names_in_the_checkpoint(kind: str, tmp_path: Path) -> None:
+    meta_model = specify(tmp_path, kind, trainable=list(PATTERNS[kind]), **BOTH).meta_model
+    assert all(parameter.requires_grad for parameter in [*meta_model.tower, *meta_model.layers[0].parameters()])
+    assert not meta_model.embedding.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ({"frozen": ["visual"]}, "frozen: with 'visual' nothing is left to train of what `freeze_"),
+        ({"frozen": ["merger"]}, "of what `freeze_multi_modal_projector: false` trains"),
+        ({"trainable": [r"^model\.layers"]}, r"trainable: with .* nothing is left to train of what `freeze_"),
+    ],
+    ids=str,
+)
+def test_patterns_that_freeze_a_trained_part_are_refused(
+    patterns: dict[str, list[str]], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        specify(tmp_path, "qwen2_5_vl", **patterns, **BOTH)
 
 
 # ---- by the command line

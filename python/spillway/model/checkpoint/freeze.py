@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spillway.errors import InputError
 from spillway.model.meta.meta_model import pattern
+from spillway.model.meta.streamed_tower import PROJECTOR
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,13 +28,13 @@ SHOWN = 4  # names in a message
 def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
     """Freezes parameters as the configuration says; `source`: the model's checkpoint. In a multimodal model, patterns
     also match the names in the checkpoint, and the modules carried along are never trainable."""
-    if not meta_model.carried:
+    if not meta_model.carried and not meta_model.tower:
         return freeze(meta_model.model, config.trainable, config.frozen)
     from spillway.model.checkpoint.files import checkpoint_names
 
     others = checkpoint_names(meta_model, source)
     names = names_of(meta_model.model, others)
-    carried = {name for parameter in meta_model.carried for name in names[id(parameter)]}
+    carried = {name for parameter in meta_model.frozen_parts for name in names[id(parameter)]}
     own = [name for several in names.values() for name in several if name not in carried]
     for each in config.trainable:
         if not any_matches([each], own) and any_matches([each], sorted(carried)):
@@ -42,7 +43,26 @@ def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
                 f"as it is; what can be trained has names such as {examples(own)}. For rows with images, "
                 "`freeze_vision_tower: false` and `freeze_multi_modal_projector: false` train these parts"
             )
+    trained = [parameter for parameter in meta_model.tower if parameter.requires_grad]
     freeze(meta_model.model, config.trainable, config.frozen, others)
+    refuse_frozen_tower(meta_model, trained, config)
+
+
+def refuse_frozen_tower(meta_model: MetaModel, trained: Sequence[nn.Parameter], config: Config) -> None:
+    """InputError where patterns freeze a whole part that a key trains. `trained`: the tower's parameters that keys
+    train."""
+    parts: dict[str, list[nn.Parameter]] = {}
+    for parameter in trained:
+        projector = PROJECTOR.search(meta_model.names[id(parameter)])
+        key = "freeze_multi_modal_projector" if projector else "freeze_vision_tower"
+        parts.setdefault(key, []).append(parameter)
+    for key, parameters in parts.items():
+        if not any(parameter.requires_grad for parameter in parameters):
+            name, patterns = ("frozen", config.frozen) if config.frozen else ("trainable", config.trainable)
+            raise InputError(
+                f"{name}: with {', '.join(map(repr, patterns))} nothing is left to train of what `{key}: false` "
+                f"trains; leave {key} out, or let the patterns leave some of it trainable"
+            )
 
 
 def freeze(

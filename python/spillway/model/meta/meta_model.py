@@ -110,6 +110,11 @@ class MetaModel:
         self.tower, self.carried = self.carried, []
         self.entry, self.simple_entry = [*self.entry, *self.tower], False
 
+    @property
+    def frozen_parts(self) -> list[nn.Parameter]:
+        """Parameters that text alone never passes and that are not trained."""
+        return [*self.carried, *(parameter for parameter in self.tower if not parameter.requires_grad)]
+
     def remember_original(self) -> None:
         """The model is about to get adapters: files go by what it was."""
         self._original = on_meta(copy.deepcopy(self.config), self.dtype)
