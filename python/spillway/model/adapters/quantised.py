@@ -68,8 +68,8 @@ def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
         )
     dtype = next(name for name, dtype in DTYPES.items() if dtype == meta_model.kept)
     unit = _engine.granule_values(form, dtype)
-    if found := {key for key, count in values.items() if count % unit == 0}:
-        return found
+    if whole := {key for key, count in values.items() if count % unit == 0}:
+        return whole
     nested = form == "nf4_nested"
     raise InputError(
         f"expert_loading: experts of {min(values.values()):,} values cannot come on demand, which takes multiples of "
