@@ -9,6 +9,15 @@ namespace spillway::execute {
 
 using plan::Task;
 
+namespace {
+
+/// True if the task brings any of these chunks.
+bool brings(const Task& task, plan::Range chunks) {
+  return task.what.index < chunks.end() && chunks.first < task.what.end();
+}
+
+}  // namespace
+
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
                    ComputeDevice device, OtherProcesses others)
     : schedule_(schedule),
@@ -322,8 +331,7 @@ void Executor::ask(plan::Range chunks) {
     auto& asked = bank(instances_ - 1).asked;
     const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
     for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
-    release_held([&](const Task& task) { return task.what.index < chunks.end() && chunks.first < task.what.end(); },
-                 transfers);
+    release_held([&](const Task& task) { return brings(task, chunks); }, transfers);
   }
   launch(transfers);
 }
@@ -334,10 +342,9 @@ void Executor::await(plan::Range chunks) {
   auto& its_bank = bank(instances_ - 1);
   std::vector<Index> tasks;
   for (const auto t : schedule_.passes[pass_].asks) {
-    const auto& what = schedule_.tasks[t].what;
-    if (what.index >= chunks.end() || chunks.first >= what.end()) continue;
+    if (!brings(schedule_.tasks[t], chunks)) continue;
     tasks.push_back(t);
-    if (its_bank.asked[what.index]) continue;
+    if (its_bank.asked[schedule_.tasks[t].what.index]) continue;
     throw Error(ErrorCode::bad_input, "a backward pass asks for weights that its forward pass did not ask for");
   }
   const auto begin = now();

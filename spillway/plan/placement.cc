@@ -11,6 +11,17 @@ bool has_device_update(const state::UpdateRule& rule, const state::Chunk& chunk)
   return !chunk.reduced.any() || rule_of(rule, chunk).type == state::UpdateRule().type;
 }
 
+/// The ranges of each block whose passes read weights where they compute: of layers and heads.
+template <class Ranges>
+std::vector<Range> list_ranges(const Description& description, const state::Layout& layout, const Ranges& ranges_of) {
+  std::vector<Range> out;
+  for (const auto& block : layout.blocks()) {
+    if (traits(block.role).is_table && !description.is_head(block)) continue;
+    std::ranges::copy(ranges_of(block), std::back_inserter(out));
+  }
+  return out;
+}
+
 }  // namespace
 
 void ChunkPlacement::live_on_device(bool gradient_too) noexcept {
@@ -81,21 +92,11 @@ std::vector<Range> weight_objects(const state::Layout& layout, const state::Bloc
 }
 
 std::vector<Range> weights_of_passes(const Description& description, const state::Layout& layout) {
-  std::vector<Range> out;
-  for (const auto& block : layout.blocks()) {
-    if (traits(block.role).is_table && !description.is_head(block)) continue;
-    for (const auto& range : pass_ranges(block, block.chunks)) out.push_back(range);
-  }
-  return out;
+  return list_ranges(description, layout, [](const state::Block& block) { return pass_ranges(block, block.chunks); });
 }
 
 std::vector<Range> objects_of_passes(const Description& description, const state::Layout& layout) {
-  std::vector<Range> out;
-  for (const auto& block : layout.blocks()) {
-    if (traits(block.role).is_table && !description.is_head(block)) continue;
-    std::ranges::copy(weight_objects(layout, block), std::back_inserter(out));
-  }
-  return out;
+  return list_ranges(description, layout, [&](const state::Block& block) { return weight_objects(layout, block); });
 }
 
 std::string no_device_update(const state::UpdateRule& rule) {

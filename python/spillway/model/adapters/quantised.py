@@ -19,8 +19,8 @@ from spillway import _engine
 from spillway.errors import InputError
 from spillway.model.adapters.unpacked import names_router
 from spillway.model.layers.pieces import count_pieces
+from spillway.model.meta.describe import NAMES
 from spillway.model.meta.meta_model import bare_name, pattern
-from spillway.model.source.source import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,8 +66,7 @@ def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
             "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
             "demand; leave the key out"
         )
-    dtype = next(name for name, dtype in DTYPES.items() if dtype == meta_model.kept)
-    unit = _engine.granule_values(form, dtype)
+    unit = _engine.granule_values(form, NAMES[meta_model.kept])
     if whole := {key for key, count in values.items() if count % unit == 0}:
         return whole
     nested = form == "nf4_nested"
