@@ -22,6 +22,7 @@ DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout
       reduced_(sink.make_device_update(rule, reinterpret_cast<float*>(arenas.at(schedule, change_of(schedule))))) {}
 
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
+  if (schedule_.takes_change(chunk)) return apply_change(device, stream, chunk);
   const auto& it = schedule_.updated_at(chunk);
   const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight),
                                     .state = arenas_.at(schedule_, it.state),
@@ -33,6 +34,14 @@ void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Ind
                [&](const auto& located, const auto& step) {
                  device.run(stream, device::Update{.form = located.form, .span = located.span, .step = step});
                });
+}
+
+void DeviceUpdates::apply_change(device::Device& device, device::Stream stream, plan::Index chunk) {
+  const auto& it = schedule_.changes[chunk];
+  const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight),
+                                    .state = arenas_.at(schedule_, it.remainder),
+                                    .change = arenas_.at(schedule_, it.there)};
+  reduced_->apply(device, stream, layout_.chunks()[chunk], groups, step_);
 }
 
 }  // namespace spillway::execute

@@ -1,4 +1,5 @@
-// Updates of chunks that live on a device or pass through it: work of the device, on a stream of their own.
+// Updates of chunks that live on a device or pass through it, and changes of copies there: work of the device, on a
+// stream of their own.
 #pragma once
 
 #include <memory>
@@ -22,10 +23,13 @@ class DeviceUpdates {
 
   /// Sets the step that the pending updates apply; called while no update runs.
   void set(const optim::Step& step) noexcept { step_ = element_step(rule_, step); }
-  /// Gives the update of a chunk to the stream. Tensors that do not decay ignore the step's `weight_decay`.
+  /// Gives the update of a chunk to the stream, or the change of its copy. Tensors that do not decay ignore the step's
+  /// `weight_decay`.
   void run(device::Device& device, device::Stream stream, plan::Index chunk);
 
  private:
+  void apply_change(device::Device& device, device::Stream stream, plan::Index chunk);
+
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;

@@ -32,7 +32,8 @@ std::byte* Updater::grad(plan::Index chunk, bool early) const {
 
 state::GroupPointers Updater::groups(plan::Index chunk, bool early) const {
   const auto& it = schedule_.groups[chunk];
-  return {at(it.weight), at(it.state), grad(chunk, early)};
+  auto* const change = schedule_.takes_change(chunk) ? at(schedule_.changes[chunk].here) : nullptr;
+  return {at(it.weight), at(it.state), grad(chunk, early), change};
 }
 
 void Updater::prepare(plan::Index chunk, bool early) {

@@ -13,6 +13,7 @@ namespace spillway::plan {
 enum class Axis : std::uint8_t {
   device_blocks,
   saved_activations,
+  device_changes,
   process_weights,
   memory_tiers,
   lookahead,
@@ -25,9 +26,10 @@ struct AxisTraits {
   const char* title;  ///< for people
 };
 
-inline constexpr std::array<AxisTraits, 7> kAxes = {{
+inline constexpr std::array<AxisTraits, 8> kAxes = {{
     {"device_blocks", "blocks on the device"},
     {"saved_activations", "saved activations"},
+    {"device_changes", "copies of subspace matrices on the device"},
     {"process_weights", "weights of several processes"},
     {"memory_tiers", "tiers of host memory"},
     {"lookahead", "lookahead"},

@@ -31,8 +31,30 @@ bool has_open_layers(const Problem& problem) {
   return !problem.budget.saved.keep && most_keeping(problem.layout, problem.budget.saved) > 0;
 }
 
-constexpr std::array<Row, 2> kRows = {{
+bool has_open_changes(const Problem& problem) {
+  const auto& device = problem.budget.device;
+  if (!device || device->applies_changes) return false;
+  const auto chunks = static_cast<Index>(problem.layout.chunks().size());
+  for (Index c = 0; c < chunks; ++c) {
+    if (can_take_change(problem.description, problem.layout, c)) return true;
+  }
+  return false;
+}
+
+std::vector<Decisions> other_changes(const Problem& /*problem*/, const Decisions& from) {
+  auto out = from;
+  out.applies_changes = !from.applies_changes;
+  return {out};
+}
+
+void compare_changes(const Problem& problem, const Decisions& from, Comparison& comparison) {
+  comparison.add(Axis::device_changes, from);
+  for (const auto& other : other_changes(problem, from)) comparison.add(Axis::device_changes, other);
+}
+
+constexpr std::array<Row, 3> kRows = {{
     {Axis::device_blocks, has_open_blocks, compare_device_blocks, near_device_blocks},
+    {Axis::device_changes, has_open_changes, compare_changes, other_changes},
     {Axis::saved_activations, has_open_layers, compare_saved_activations, near_saved_activations},
 }};
 

@@ -28,6 +28,7 @@ std::string count(std::size_t number, const char* noun) {
 std::string describe(Axis axis, const Decisions& decisions) {
   const auto& blocks = decisions.blocks;
   const auto& layers = decisions.layers;
+  if (axis == Axis::device_changes) return decisions.applies_changes ? "take changes" : "are sent again";
   if (axis == Axis::process_weights) return decisions.own_weights ? "each keeps its own" : "each keeps all";
   if (axis == Axis::device_blocks) {
     const auto more = blocks.device_updated > 0 ? text(", ", blocks.device_updated, " more updated there") : "";
@@ -41,13 +42,14 @@ std::string describe(Axis axis, const Decisions& decisions) {
 bool is_same_value(Axis axis, const Decisions& one, const Decisions& other) {
   return axis == Axis::device_blocks       ? one.blocks == other.blocks
          : axis == Axis::saved_activations ? one.layers == other.layers
+         : axis == Axis::device_changes    ? one.applies_changes == other.applies_changes
                                            : one.own_weights == other.own_weights;
 }
 
 /// The value, and those of the other axes that are not the chosen ones.
 std::string describe_beside(const Compared& it, const Decisions& chosen) {
   std::string others;
-  for (const auto axis : {Axis::device_blocks, Axis::saved_activations, Axis::process_weights}) {
+  for (const auto axis : {Axis::device_blocks, Axis::saved_activations, Axis::device_changes, Axis::process_weights}) {
     if (axis == it.axis || is_same_value(axis, it.decisions, chosen)) continue;
     others += (others.empty() ? "" : "; ") + describe(axis, it.decisions);
   }

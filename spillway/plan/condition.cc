@@ -26,7 +26,8 @@ OnlyIf only_if(const Schedule& schedule, const Task& task) {
   }
   if (task.when.only == OnlyIf::changed_weights && !task.when.from_others) {
     const auto c = task.what.index;
-    const bool host_updates = schedule.update_task[c] != kNone && !schedule.updated_there(c);
+    const bool host_updates =
+        schedule.update_task[c] != kNone && !schedule.updated_there(c) && !schedule.takes_change(c);
     return host_updates ? OnlyIf::changed_weights : OnlyIf::stored_weights;
   }
   if (follows_early_update(schedule, task)) return OnlyIf::no_early_update;

@@ -20,6 +20,7 @@ enum class OnlyIf : std::uint8_t {
   due_refit,        ///< a refit of the chunk is due, in whichever process
   no_early_update,  ///< the early update of the chunk was not kept
   asked,            ///< a pass of this instance has asked for the chunk
+  kept_copies,      ///< no caller has stored weights that a device keeps a copy of
 };
 
 /// An instance of a step.
@@ -69,6 +70,8 @@ struct Condition {
         return !facts.keeps_early_update(first);
       case OnlyIf::asked:
         return facts.is_asked(first);
+      case OnlyIf::kept_copies:
+        return !step.has_stored_weights;
     }
     return true;
   }

@@ -30,7 +30,8 @@ struct UpdatedThere {
 struct Decisions {
   UpdatedThere blocks = {};
   SavedLayers layers = {};
-  bool own_weights = false;  ///< each process keeps in memory its own weights alone (keep_own_weights())
+  bool own_weights = false;      ///< each process keeps in memory its own weights alone (keep_own_weights())
+  bool applies_changes = false;  ///< copies on the device take changes (ChunkPlacement::takes_change())
   /// Units of weights that stay in host memory, and passes' weights of which a copy stays on the device. None: as many
   /// as have room. The ranks of a run agree on both.
   std::optional<std::size_t> host_weights = {}, device_weights = {};

@@ -194,6 +194,8 @@ struct DeviceTier {
   std::optional<double> device_updated;  ///< of the others that might, share whose state passes; empty: as many as are
                                          ///< fastest, or none where `state` is given
   std::optional<double> grad;            ///< of these, share whose gradients stay there; empty = the planner decides
+  std::optional<bool> applies_changes;   ///< copies of reduced matrices take changes (can_take_change()); empty = the
+                                         ///< planner decides
   Bytes coalesce_to = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 

@@ -130,6 +130,7 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
        : it.weight.has_device_copy() ? out.weights
                                      : out.streamed);
   }
+  for (Index c = 0; c < layout.chunks().size(); ++c) out.changes += plan.schedule.takes_change(c) ? 1 : 0;
   for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
     if (!is_link(task.lane) || traits(task.lane).fetches) continue;
     const auto& what = traits(task.what.kind);

@@ -29,6 +29,7 @@ struct DeviceBlocks {
   std::size_t device_resident = 0;  ///< weight and state are there, and so is the update
   std::size_t device_updated = 0;   ///< the update is there, weight and state come for it from the host and go back
   std::size_t weights = 0;          ///< a copy of the weights stays there, the update is the host's
+  std::size_t changes = 0;          ///< matrices of these whose copies take changes
   std::size_t streamed = 0;         ///< weights come for every pass, the update is the host's
   Bytes durable = 0;  ///< that a step has leave so that it is durable, of what else would stay: gradients, of
                       ///< the first kind snapshots in turn

@@ -71,6 +71,7 @@ Placement DeviceChoice::place(std::size_t free) const {
       if (unit.kind == Kind::state) out.chunks[i].live_on_device(!problem_.description.is_shared());
       if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
     }
+    if (unit.kind == Kind::weight) keep_changes(unit, out);
   };
   std::ranges::for_each(std::span(states_).first(blocks_.device_resident), keep);
   for (const auto& unit : device_updated()) {
@@ -81,6 +82,23 @@ Placement DeviceChoice::place(std::size_t free) const {
   std::ranges::for_each(fixed_, keep);
   for (std::size_t i = 0; i < free; ++i) keep(free_[i]);
   return out;
+}
+
+/// Masters whose copies take changes stay in host memory, with the other weights of their unit.
+void DeviceChoice::keep_changes(const Unit& unit, Placement& placement) const {
+  bool any = false;
+  for (auto c = unit.first; c < unit.first + unit.count; ++c) {
+    auto& it = placement.chunks[c];
+    if (!takes_change(c) || it.updated_there()) continue;
+    it.state.copies.add(TierKind::device);
+    it.state.keep();
+    any = true;
+  }
+  for (auto c = unit.first; any && c < unit.first + unit.count; ++c) placement.chunks[c].weight.keep();
+}
+
+bool DeviceChoice::takes_change(Index chunk) const {
+  return problem_.decisions.applies_changes && can_take_change(problem_.description, problem_.layout, chunk);
 }
 
 Bytes DeviceChoice::room() const noexcept {
@@ -138,6 +156,7 @@ Bytes DeviceChoice::bytes_of(const Unit& unit) const {
   for (Index c = unit.first; c < unit.first + unit.count; ++c) {
     const auto& chunk = problem_.layout.chunks()[c];
     out += unit.kind == Kind::grad ? state::grad_bytes(rule, chunk) : state::weight_bytes(rule, chunk);
+    if (unit.kind == Kind::weight && takes_change(c)) out += state::remainders_bytes(rule, chunk);
   }
   return out;
 }

@@ -50,6 +50,8 @@ class DeviceChoice {
   void take_turns();
   [[nodiscard]] std::span<const Unit> device_updated() const;
   [[nodiscard]] Placement place(std::size_t free) const;
+  [[nodiscard]] bool takes_change(Index chunk) const;
+  void keep_changes(const Unit& unit, Placement& placement) const;
   [[nodiscard]] Bytes room() const noexcept;
   [[nodiscard]] Bytes add_workspace(Bytes arena) const;
   [[nodiscard]] Bytes more_elsewhere() const;

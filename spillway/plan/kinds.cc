@@ -15,6 +15,7 @@ KindLabel label_of(Op op, Lane lane, ObjectKind kind) {
   if (op == Op::scatter || op == Op::local_scatter) {
     return {text("scatter gradients", inside), traits(ObjectKind::gradient).colour};
   }
+  if (op == Op::apply) return {text("apply ", object.name), object.colour};
   return {op == Op::update ? "update" : op == Op::refit ? "fit" : "compute", object.colour};
 }
 
@@ -29,6 +30,7 @@ std::vector<KindLabel> kind_labels() {
       out.push_back(label_of(Op::transfer, static_cast<Lane>(lane), static_cast<ObjectKind>(kind)));
     }
   }
+  out.push_back(label_of(Op::apply, Lane::device_update, ObjectKind::change));
   out.push_back(label_of(Op::refit, Lane::refit, ObjectKind::auxiliary));
   for (const auto op : {Op::gather, Op::local_gather, Op::local_scatter, Op::scatter}) {
     out.push_back(label_of(op, Lane::network, ObjectKind::pass));

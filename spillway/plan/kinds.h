@@ -26,6 +26,7 @@ enum class Op : std::uint8_t {
   local_gather,   ///< the same inside each machine
   local_scatter,  ///< sums of a pass's gradients, to the processes that have their chunks, inside each machine
   scatter,        ///< the same between machines
+  apply,          ///< in one process: the change of a chunk that the host has updated, to the copy on a device
 };
 
 /// A port of the machine: it serves the tasks that are ready, the earliest deadline first.
@@ -125,6 +126,7 @@ enum class ObjectKind : std::uint8_t {
   refit_record,     ///< of a chunk, for its refit
   auxiliary,        ///< fields of a chunk, but the record
   saved,            ///< by autograd of a layer, by layer
+  change,           ///< of a reduced chunk, in the reduced shape, with the auxiliary fields that it goes through
 };
 
 /// How timelines tell one object of a kind from another.
@@ -149,7 +151,7 @@ struct ObjectTraits {
 }
 inline constexpr std::uint8_t kEveryTransfer = lane_bits({Lane::read, Lane::write, Lane::to_device, Lane::from_device});
 
-inline constexpr std::array<ObjectTraits, 11> kObjects = {{
+inline constexpr std::array<ObjectTraits, 12> kObjects = {{
     {"pass", "c1", Numbered::by_number, 0},
     {"chunk", "c4", Numbered::by_chunk, 0},
     {.name = "weight",
@@ -184,6 +186,7 @@ inline constexpr std::array<ObjectTraits, 11> kObjects = {{
     {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
     {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
     {"saved activations", "c8", Numbered::by_layer, kEveryTransfer, false, "saved activations of layer"},
+    {"change", "c4", Numbered::by_chunk, lane_bits({Lane::to_device})},
 }};
 
 [[nodiscard]] constexpr const ObjectTraits& traits(ObjectKind kind) noexcept {

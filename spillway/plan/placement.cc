@@ -58,7 +58,8 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
 bool can_be_early(const state::Layout& layout, const Placement& placement, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   return has_gradient(it.training) && !traits(layout.blocks()[it.block].role).is_gathered &&
-         placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() && !placement[chunk].updated_there();
+         placement[chunk].weight.in_memory() && placement[chunk].state.in_memory() &&
+         !placement[chunk].updated_there() && !placement[chunk].takes_change();
 }
 
 void keep_own_weights(const Description& description, const state::Layout& layout, Placement& placement, bool on_host) {
@@ -112,6 +113,12 @@ bool can_be_on_device(const Description& description, const state::Layout& layou
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
   return std::all_of(first, first + static_cast<std::ptrdiff_t>(block.chunks),
                      [&](const state::Chunk& it) { return has_device_update(rule, it); });
+}
+
+bool can_take_change(const Description& description, const state::Layout& layout, Index chunk) {
+  const auto& it = layout.chunks()[chunk];
+  return it.reduced.any() && state::is_trainable(it.training) && has_device_update(description.rule(), it) &&
+         !description.is_shared();
 }
 
 Index first_backward(const state::Layout& layout) {

@@ -46,6 +46,12 @@ struct ChunkPlacement {
   [[nodiscard]] bool updated_there() const noexcept { return traits(updated_on).on_device; }
   /// A device updates it, and its master is on the host.
   [[nodiscard]] bool device_updated() const noexcept { return updated_there() && !device_resident(); }
+  /// The host updates it, and its copy on the device takes the change in the reduced shape in place of the weight. A
+  /// copy of the remainder is there, too, so that both stay equal to the master.
+  [[nodiscard]] bool takes_change() const noexcept {
+    return weight.has_device_copy() && state.has_device_copy() && weight.on_host() && state.on_host() &&
+           !updated_there();
+  }
   [[nodiscard]] bool gradient_there() const noexcept { return gradient.on_device(); }
   /// Its gradient comes to the device for the update, from the host.
   [[nodiscard]] bool gradient_comes() const noexcept { return updated_there() && !gradient_there(); }
@@ -110,6 +116,9 @@ void keep_own_weights(const Description& description, const state::Layout& layou
 /// nothing in a subspace whose weights are not bf16. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
+/// True when a copy of the chunk on a device may take its change: a reduced matrix of bf16 in a run of one process.
+[[nodiscard]] bool can_take_change(const Description& description, const state::Layout& layout, Index chunk);
+
 /// True when the gradient of this chunk is stored as a dense field: everything that is trainable but an embedding that
 /// is not also the head. (That one's gradient is a few rows; they wait in memory and are put in place during the
 /// update.)
@@ -117,7 +126,7 @@ void keep_own_weights(const Description& description, const state::Layout& layou
 
 /// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
 /// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
-/// with the last pass only.
+/// with the last pass only; a change on its way to a device could not be taken back.
 [[nodiscard]] bool can_be_early(const state::Layout& layout, const Placement& placement, Index chunk);
 
 /// The lowest layer that has a backward pass, counted over the layer blocks: the first in which something is trainable;

@@ -145,6 +145,7 @@ void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description&
                           {"streamed", blocks.streamed},
                           {"durable_bytes_per_step", blocks.durable},
                           {"why", device_blocks_words(plan)}};
+  if (blocks.changes > 0) out["device_blocks"]["matrices_that_take_changes"] = blocks.changes;
 }
 
 /// For each axis with a choice, what was compared, and what it comes to.

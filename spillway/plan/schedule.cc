@@ -32,6 +32,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_snapshot_hops(graph);
   step::add_update_hops(graph);
   step::add_refit_hops(graph);
+  step::add_changes(graph);
   auto out = std::move(graph).freeze();
   complete_conditions(out);
   return out;

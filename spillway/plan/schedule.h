@@ -205,6 +205,12 @@ struct GroupPlaces {
   Place change;  ///< of a reduced matrix that a device updates: change of its S, in a buffer that all of them share
 };
 
+/// Places of a change and of the copies on a device that take it.
+struct ChangePlaces {
+  Place here, there;        ///< the change, on the host and on the device
+  Place weight, remainder;  ///< copies
+};
+
 /// The update of a chunk during backward.
 struct Early {
   Index task = kNone;  ///< kNone: there is none
@@ -227,7 +233,8 @@ struct Schedule {
   /// Places of each chunk on the device that updates it; empty without such a device. A chunk without a weight here is
   /// updated elsewhere.
   std::vector<GroupPlaces> device_groups = {};
-  std::vector<Index> network = {};  ///< tasks of the network in the order in which every process begins them
+  std::vector<ChangePlaces> changes = {};  ///< by chunk; empty where no copy takes a change
+  std::vector<Index> network = {};         ///< tasks of the network in the order in which every process begins them
   Bytes network_sent = 0, network_received = 0;  ///< by these, at most: in a step that refits every matrix
   Bytes sent_between = 0, received_between = 0;  ///< of these, to and from other machines
   std::vector<std::uint32_t> snapshot_every,
@@ -258,6 +265,8 @@ struct Schedule {
   [[nodiscard]] const GroupPlaces& updated_at(Index chunk) const {
     return !device_groups.empty() && device_groups[chunk].weight.any() ? device_groups[chunk] : groups[chunk];
   }
+  /// True if a copy of the chunk on a device takes its change.
+  [[nodiscard]] bool takes_change(Index chunk) const { return !changes.empty() && changes[chunk].weight.any(); }
   /// True if a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
     return update_task[chunk] != kNone && is_of_device(tasks[update_task[chunk]].lane);

@@ -198,7 +198,9 @@ std::size_t share_of(const std::optional<double>& share, std::size_t all) noexce
 
 Decisions read_requested_decisions(const Problem& problem) {
   Decisions out{.own_weights = problem.budget.own_weights};
-  if (problem.budget.device) out.blocks = read_requested_updates(problem);
+  if (!problem.budget.device) return out;
+  out.blocks = read_requested_updates(problem);
+  out.applies_changes = problem.budget.device->applies_changes.value_or(false);
   return out;
 }
 

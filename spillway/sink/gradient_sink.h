@@ -44,6 +44,10 @@ class DeviceUpdate {
   /// the device does.
   virtual void run(device::Device& device, device::Stream stream, const state::Chunk& chunk,
                    const state::GroupPointers& groups, const kernels::UpdateStep& step) = 0;
+  /// Adds the change that the host's update of that step has left to copies of weight and remainder there: the bits of
+  /// the host's. `groups.state` holds the remainder alone.
+  virtual void apply(device::Device& device, device::Stream stream, const state::Chunk& chunk,
+                     const state::GroupPointers& groups, const kernels::UpdateStep& step) = 0;
 };
 
 /// The sink of a run. Tensors are numbers in its layout; calls of one that is not reduced throw Error(bad_input). Calls

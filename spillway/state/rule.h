@@ -126,6 +126,22 @@ struct StateFields {
   return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, all);
 }
 
+/// The part of update_elements() that adds the change of a reduced matrix to its weight.
+[[nodiscard]] constexpr std::uint64_t apply_elements(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return update_elements(rule, chunk) - chunk.gradient_elements;
+}
+
+/// Bytes of the change of a reduced matrix, fp32 in the reduced shape, with the auxiliary fields that it goes through
+/// behind it.
+[[nodiscard]] constexpr Bytes change_bytes(const Chunk& chunk) noexcept {
+  return round_up(chunk.reduced.elements() * sizeof(float) + chunk.reduced.auxiliary_bytes(), Bytes{4096});
+}
+
+/// Bytes of the remainders that come first in the state of a chunk.
+[[nodiscard]] constexpr Bytes remainders_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return chunk.values() * remainder_bytes(rule_of(rule, chunk).type);
+}
+
 /// What updating needs beside the groups of a chunk, of the chunk that needs most.
 [[nodiscard]] inline Bytes update_workspace(const UpdateRule& rule, const Layout& layout) noexcept {
   Bytes most = 0;
@@ -157,6 +173,8 @@ struct GroupPointers {
   std::byte* weight = nullptr;
   std::byte* state = nullptr;
   const std::byte* grad = nullptr;
+  std::byte* change =
+      nullptr;  ///< where the update of a reduced matrix leaves its change (change_bytes()); null: nowhere
 };
 
 /// The matrix of a whole chunk, as its optimizer's kernel takes it; the workspace is the caller's.

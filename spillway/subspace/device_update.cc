@@ -44,7 +44,7 @@ void DeviceSubspaceUpdate::run(device::Device& device, device::Stream stream, co
   adopt(it, before, after);
 }
 
-/// S by the optimizer, and what becomes of a weight that was 0 onto the matrix.
+/// S by the optimizer, and the matrix by what becomes of a weight that was 0.
 void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record) {
   const auto& space = it.chunk.reduced;
   auto core = moments_of(it);
@@ -52,9 +52,22 @@ void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& st
   it.device.run(
       it.stream,
       device::UpdateDelta{.moments = core.form.moments, .span = core.span, .step = step_inside(step, space, record)});
+  expand(it, step, delta_);
+}
+
+void DeviceSubspaceUpdate::apply(device::Device& device, device::Stream stream, const state::Chunk& chunk,
+                                 const state::GroupPointers& groups, const kernels::UpdateStep& step) {
+  const auto* const delta = as<float>(groups.change);
+  auto* const pair = groups.change + chunk.reduced.elements() * sizeof(float);
+  expand({.device = device, .stream = stream, .chunk = chunk, .groups = groups, .ours = pair}, step, delta);
+}
+
+/// Adds the change of S, through the pair, to the matrix.
+void DeviceSubspaceUpdate::expand(const There& it, const kernels::UpdateStep& step, const float* delta) const {
+  const auto& space = it.chunk.reduced;
   const auto& span = layout_.spans(it.chunk.id).front();
   const auto matrix = locate(rule_, it.chunk, span, it.groups, 0, space.rows * space.columns).span;
-  it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta_),
+  it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta),
                                          .weight = as<std::uint16_t>(matrix.weight),
                                          .remainder = as<std::uint16_t>(matrix.remainder),
                                          .n = matrix.n,

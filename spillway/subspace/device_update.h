@@ -27,6 +27,8 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
 
   void run(device::Device& device, device::Stream stream, const state::Chunk& chunk, const state::GroupPointers& groups,
            const kernels::UpdateStep& step) override;
+  void apply(device::Device& device, device::Stream stream, const state::Chunk& chunk,
+             const state::GroupPointers& groups, const kernels::UpdateStep& step) override;
 
  private:
   /// A chunk where it lies on a device, and the stream of its update.
@@ -39,6 +41,7 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
     const std::byte* given = nullptr;  ///< of the gradient
   };
   void change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record);
+  void expand(const There& it, const kernels::UpdateStep& step, const float* delta) const;
   void adopt(const There& it, const optim::RefitRecord& before, const optim::RefitRecord& after);
   [[nodiscard]] state::Located moments_of(const There& it) const;
   void begin(const There& it) const;

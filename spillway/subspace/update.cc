@@ -91,7 +91,11 @@ SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateR
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).auxiliary;
   const auto* const given = groups.grad + gradient_value_bytes(rule_, chunk);
-  if (made_with(record(ours), record(given))) std::memcpy(ours, given, optim::projector_fields(chunk.reduced).bytes);
+  const auto bytes = optim::projector_fields(chunk.reduced).bytes;
+  if (made_with(record(ours), record(given))) std::memcpy(ours, given, bytes);
+  if (groups.change != nullptr) {
+    std::memcpy(groups.change + chunk.reduced.elements() * sizeof(float), ours, bytes);
+  }
 }
 
 void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointers& groups) {
@@ -136,13 +140,14 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
                                const kernels::UpdateStep& step, std::size_t tile) {
   const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.reduced.elements());
   const auto own = step_inside(step, chunk.reduced, record(groups.state + state_fields(rule_, chunk).auxiliary));
+  auto* const delta = change_of(groups);
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
     auto at = locate_gradient(rule_, chunk, groups, first, n);
     device::widen(rule_.type, at.span.grad, gradient.data(), n);
-    std::fill_n(delta_.data() + first, n, 0.0F);
-    at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);
+    std::fill_n(delta + first, n, 0.0F);
+    at.span.weight = reinterpret_cast<std::byte*>(delta + first);
     at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());
     kernels::update(at.form, at.span, own);
   }
@@ -153,11 +158,11 @@ std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
 }
 
 void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
-                         std::size_t tile) const {
+                         std::size_t tile) {
   const auto& it = chunk.reduced;
   const auto& span = layout_.spans(chunk.id).front();
   const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
-  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, delta_.data());
+  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(groups));
   const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
   const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);

@@ -38,7 +38,7 @@ class SubspaceUpdate : public sink::HostUpdate {
   /// Allocates for the largest subspace of the layout. References must outlive it.
   SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule);
 
-  /// The first projectors, which S was made with, become those of the state.
+  /// The first projectors, which S was made with, become those of the state. A change that others add has them, too.
   void prepare(const state::Chunk& chunk, const state::GroupPointers& groups) override;
   /// The optimizer on a tile of S: moments, and the change of a weight that was 0.
   [[nodiscard]] static std::size_t first_tiles(const state::Chunk& chunk) noexcept;
@@ -47,7 +47,7 @@ class SubspaceUpdate : public sink::HostUpdate {
   /// That change onto a tile of the matrix, after all of S.
   [[nodiscard]] static std::size_t tiles(const state::Chunk& chunk) noexcept;
   void run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
-           std::size_t tile) const;
+           std::size_t tile);
   [[nodiscard]] std::size_t parts() const noexcept override { return 2; }
   [[nodiscard]] std::size_t tiles(const state::Chunk& chunk, std::size_t part) const noexcept override {
     return part == 0 ? first_tiles(chunk) : tiles(chunk);
@@ -62,6 +62,10 @@ class SubspaceUpdate : public sink::HostUpdate {
   void finish(const state::Chunk& chunk, const state::GroupPointers& groups) override;
 
  private:
+  /// The place that the change of S is made in: the groups', or this one's.
+  [[nodiscard]] float* change_of(const state::GroupPointers& groups) noexcept {
+    return groups.change != nullptr ? reinterpret_cast<float*>(groups.change) : delta_.data();
+  }
   void begin(const state::Chunk& chunk, const state::GroupPointers& groups);
   void carry(const state::Chunk& chunk, const state::GroupPointers& groups);
 

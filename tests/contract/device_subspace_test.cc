@@ -100,6 +100,8 @@ TEST(DeviceSubspace, ChangesNoBit) {
       settings.budget.durability = random() % 2 == 0 ? plan::Durability::none : plan::Durability::step;
       settings.budget.placement = {third(), third(), third(), third()};
     }
+    settings.budget.device->weight = third();
+    settings.budget.device->applies_changes = random() % 2 == 0;
     settings.threads = 1 + random() % 3;
     settings.budget.window = random() % 4;
     settings.device.simulated.registers = random() % 4 != 0;
@@ -109,6 +111,73 @@ TEST(DeviceSubspace, ChangesNoBit) {
   }
   for (const auto rounds_with : again) EXPECT_GT(rounds_with, rounds / 6) << "moments carried over; begun anew";
   EXPECT_GT(there, static_cast<std::size_t>(rounds));
+}
+
+std::size_t taking_changes(const Engine& engine) {
+  std::size_t out = 0;
+  for (const auto& chunk : engine.layout().chunks()) {
+    out += engine.plan().schedule.takes_change(static_cast<plan::Index>(chunk.id)) ? 1 : 0;
+  }
+  return out;
+}
+
+/// Every copy stays, and the host updates all masters.
+plan::DeviceTier copies(bool applies_changes) {
+  auto out = tier(0);
+  out.weight = 1;
+  out.applies_changes = applies_changes;
+  return out;
+}
+
+/// Pairs are refitted, moments carried over and begun anew, some steps are skipped, and evaluations read the copies.
+TEST(DeviceSubspace, CopiesThatTakeChangesHaveTheBitsOfTheMasters) {
+  std::mt19937 random(61);
+  for (int round = 0; round < spillway::testing::few_or(8, 24); ++round) {
+    const auto description = describe(random_device_shape(random, round));
+    const auto expected = train_in_subspaces(description, everything_in_dram(), false);
+    auto settings = with_device(copies(true), random());
+    settings.threads = 1 + random() % 3;
+    settings.budget.window = random() % 4;
+    const Directory directory;
+    if (round % 2 == 1) {
+      settings.storage.places.push_back({directory.path()});
+      settings.budget.paths.push_back({.capacity = 1 * GiB});
+      settings.budget.durability = random() % 2 == 0 ? plan::Durability::none : plan::Durability::step;
+    }
+    EXPECT_GT(taking_changes(Engine(description, settings)), 1U);
+    expect_same(expected, train_in_subspaces(description, settings, random() % 2 == 0), text("round ", round));
+  }
+}
+
+/// A durable run goes on from steps of any placement, before and after.
+TEST(DeviceSubspace, CopiesTakeChangesOfStepsThatAreReplayed) {
+  std::mt19937 random(67);
+  for (int round = 0; round < spillway::testing::few_or(2, 6); ++round) {
+    const DurableRun run(random_device_shape(random, round), 18);
+    const Directory where;
+    SCOPED_TRACE(text("round ", round));
+    ASSERT_NO_FATAL_FAILURE(test::expect_each_life_goes_on(run, 7, random, [&](int life) {
+      auto out = DurableRun::settings(where.path(), 1 + round % 2, {1, 1, 1, 1});
+      if (life % 3 != 2) out.budget.device = copies(life % 2 == 0);
+      test::delay_copies(out, random());
+      return out;
+    }));
+  }
+}
+
+/// S and the projectors cross the link, and the matrices do not.
+TEST(DeviceSubspace, AStepSendsChangesInPlaceOfMatrices) {
+  const auto description = describe({.layers = 3, .ffn = 192, .tied = false, .subspace = "up|down"});
+  const Engine whole(description, with_device(copies(false), 0)), changes(description, with_device(copies(true), 0));
+  ASSERT_EQ(taking_changes(whole), 0U);
+  ASSERT_EQ(taking_changes(changes), 6U);
+  Bytes matrices = 0, sent = 0;
+  for (const auto& chunk : changes.layout().chunks()) {
+    if (!chunk.reduced.any()) continue;
+    matrices += state::weight_bytes(description.rule(), chunk);
+    sent += state::change_bytes(chunk);
+  }
+  EXPECT_EQ(whole.plan().to_device_per_step - changes.plan().to_device_per_step, matrices - sent);
 }
 
 /// Steps of which some are updated there and some on the host go on from each other's, as after kills.

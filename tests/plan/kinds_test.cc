@@ -20,6 +20,7 @@ bool in_table(const Task& task) {
   if (task.op == Op::compute) return task.lane == Lane::compute && task.what.kind == ObjectKind::pass;
   if (task.op == Op::update) return task.lane == Lane::update || task.lane == Lane::device_update;
   if (task.op == Op::refit) return task.lane == Lane::refit;
+  if (task.op == Op::apply) return task.lane == Lane::device_update && task.what.kind == ObjectKind::change;
   if (task.lane == Lane::network) {
     return task.what.kind == ObjectKind::pass || (task.what.kind == ObjectKind::auxiliary && gathers(task.op));
   }
@@ -33,13 +34,15 @@ TEST(Kinds, EveryTaskOfASchedule) {
   for (int round = 0; round < 200; ++round) {
     auto shape = test::random_shape(random, round);
     if (round % 3 == 0) shape.subspace = "up|down";
-    const bool shared = round % 2 == 0;
+    const bool changes = round == 3, shared = round % 2 == 0;
+    if (changes) shape = {.layers = 2, .subspace = "up|down"};
     if (shared) shape.virtual_ranks = 2;
     auto description = test::describe(shape);
     if (shared) description.world = {.size = 2, .rank = random() % 2, .local = 1 + random() % 2};
     const auto layout = description.layout();
-    const auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
-                                          : test::random_device_placement(description, layout, random);
+    auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
+                                    : test::random_device_placement(description, layout, random);
+    if (changes) placement = test::changing_placement(description, layout);
     const auto saved = test::random_saved(layout, random);
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
     for (const auto& task : make_schedule(description, layout, placement, {}, redo, saved).tasks) {

@@ -59,6 +59,29 @@ inline SavedPlacement random_saved(const state::Layout& layout, std::mt19937& ra
   return out;
 }
 
+/// Copies of the block's reduced matrices take changes.
+inline void keep_changes(const Description& description, const state::Layout& layout, const state::Block& block,
+                         Placement& placement) {
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    auto& it = placement.chunks[c];
+    if (it.updated_there() || !can_take_change(description, layout, static_cast<Index>(c))) continue;
+    it.state.keep();
+    it.state.copies.add(TierKind::device);
+  }
+}
+
+/// All in host memory, with copies on the device that take the changes of all reduced matrices.
+inline Placement changing_placement(const Description& description, const state::Layout& layout) {
+  Placement out(layout);
+  out.device = true;
+  for (auto& it : out.chunks) {
+    for (auto* home : {&it.weight, &it.state, &it.gradient}) home->keep();
+    it.weight.copies.add(TierKind::device);
+  }
+  for (const auto& block : layout.blocks()) keep_changes(description, layout, block, out);
+  return out;
+}
+
 inline Placement random_device_placement(const Description& description, const state::Layout& layout,
                                          std::mt19937& random) {
   Placement out(layout);
@@ -83,6 +106,7 @@ inline Placement random_device_placement(const Description& description, const s
       it.updated_on = TierKind::device;
       if (gradient) it.gradient = {TierKind::device};
     }
+    if (layer && there && weight) keep_changes(description, layout, block, out);
     if (!layer) continue;
     if (random() % 2 == 0) out.boundaries[layers].keep();
     if (random() % 2 == 0) out.boundaries[layers].copies.add(TierKind::device);

@@ -76,6 +76,8 @@ def device_blocks(plan: Plan) -> str:
         f"{found['streamed_state_and_update']} upload their states for the update, "
         f"{found['weight']} keep a copy of their weights there, {found['streamed']} stream ({found['why']})."
     )
+    if changes := found.get("matrices_that_take_changes"):
+        words += f" Copies of {changes} subspace matrices take the update's change in place of the weights."
     if found["durable_bytes_per_step"]:
         words += f" A durable step copies {size(found['durable_bytes_per_step'])} of the resident bytes to the host."
     return words

@@ -50,6 +50,11 @@ bool StepGraph::is_early(Index c) const {
   return placement[c].when == When::early && can_be_early(layout, placement, c);
 }
 
+void StepGraph::place_copy(Index c, Place there) {
+  out.changes.resize(chunks());
+  out.changes[c].weight = there;
+}
+
 Index StepGraph::add(Task task) {
   task.needs.reserve(kNeeds);
   out.tasks.push_back(std::move(task));

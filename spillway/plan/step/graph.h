@@ -88,6 +88,9 @@ class StepGraph {
   }
   /// True if this process brings them there, from a path, or from a device where it keeps its own.
   [[nodiscard]] bool is_read(Index c) const { return is_mine(c) && !placement[c].weight.on_host(); }
+  /// A copy of the chunk on the device takes its change.
+  [[nodiscard]] bool takes_change(Index c) const { return is_trainable(c) && placement[c].takes_change(); }
+  void place_copy(Index c, Place there);
   /// The chunk may be updated before its step is decided, and there is room for its old version.
   [[nodiscard]] bool is_early(Index c) const;
 

@@ -31,6 +31,9 @@ void add_snapshot_hops(StepGraph& graph);
 /// Chunks whose master and state lie on the host, and whose updates are the device's. The weight comes to where the
 /// pass that follows the update reads it anyway, and goes back. The gradient has stayed there, or comes, too.
 void add_update_hops(StepGraph& graph);
+/// Changes of reduced matrices that the host has updated, to the copies on a device that take them: the change goes up
+/// behind the update, and the device adds it before the first pass that reads the copy.
+void add_changes(StepGraph& graph);
 /// Reduced matrices whose gradients stay on a device: auxiliary fields are refitted on the host, from a gradient that
 /// the pass has left there. The refit follows a copy that tells that the pass has come to its end, of the gradients
 /// that a durable step logs or of one record, and another copy brings the new fields behind it.

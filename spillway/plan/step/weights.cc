@@ -271,6 +271,7 @@ class WeightRoute {
     if (copy_ == kNone) {
       copy_ = graph_.add_whole(BufferClass::weight, host_bytes(p), TierKind::device);
       for (const auto& it : copies(true)) uploads_.push_back(upload(it, copy_, p));
+      place_copies();
     }
     at(p).here = copy_;
   }
@@ -290,9 +291,20 @@ class WeightRoute {
     for (const auto& it : groups) upload(it, window, p);
   }
 
+  /// Copies that take changes are on the device as they lie on the host.
+  void place_copies() {
+    Place place{copy_};
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) {
+      if (graph_.takes_change(c)) graph_.place_copy(c, place);
+      place.offset += graph_.weight_bytes(c);
+    }
+  }
+
   /// `apart`: what is trainable and what is not is sent at different times.
   [[nodiscard]] std::vector<Coalesced> copies(bool apart) const {
-    const auto ends = [this](Index c) { return is_trained(c) != is_trained(c - 1); };
+    const auto ends = [this](Index c) {
+      return is_trained(c) != is_trained(c - 1) || graph_.takes_change(c) != graph_.takes_change(c - 1);
+    };
     return coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), apart ? Separate(ends) : Separate{});
   }
 

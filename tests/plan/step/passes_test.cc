@@ -113,7 +113,9 @@ std::vector<const Task*> copies_of(const Schedule& schedule, Lane lane, ObjectKi
 
 /// They cover the buffer, chunk after chunk, each with as many bytes as there are neighbours to coalesce.
 void expect_coalesced(const Schedule& schedule, const std::vector<const Task*>& copies, Bytes coalesce_to, int round) {
-  const auto is_trainable = [&](Index c) { return schedule.update_task[c] != kNone; };
+  const auto is_trainable = [&](Index c) {
+    return std::pair(schedule.update_task[c] != kNone, schedule.takes_change(c));
+  };
   // What stays, or is updated there, is sent at other times than what is frozen beside it.
   const bool differ = std::ranges::any_of(copies, [&](const Task* it) {
     return it->when.only != OnlyIf::always ||
