@@ -114,7 +114,7 @@ class Optimizer::Impl {
         copy(array, done[array], memory, bytes);
         done[array++] += bytes;
       };
-      if (at.span.remainder != nullptr) one(at.span.remainder, at.span.n * state::remainder_bytes(rule.type));
+      if (at.span.remainder != nullptr) one(at.span.remainder, at.span.n * state::remainder_bytes(rule));
       for (std::size_t m = 0; m < rule.moments(); ++m)
         one(at.span.moments[m], at.span.n * traits(at.form.moments).bytes);
       if (!traits(at.form.moments).is_scaled) return;

@@ -30,6 +30,7 @@ void bind_blocks(nb::module_& module) {
       .value("nf4", Form::nf4)
       .value("int8", Form::int8)
       .value("nf4_nested", Form::nf4_nested)
+      .value("bf16_master", Form::bf16_master)
       .def_prop_ro("is_packed", [](Form self) { return state::is_packed(self); });
   bind_struct<TensorSpec>(module, "TensorSpec", "A tensor of a model.", Field("name", &TensorSpec::name),
                           Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay),

@@ -92,6 +92,7 @@ class Form(enum.Enum):
     nf4 = 2  # packed: of what is frozen inside layers, passes find its values
     int8 = 3
     nf4_nested = 4
+    bf16_master = 5  # of reduced matrices in a run of bf16: updates round the weight stochastically
     @property
     def is_packed(self) -> bool: ...
 
@@ -481,6 +482,7 @@ class DeviceSettings:
     state: float | None = None  # of the blocks that live there,
     device_updated: float | None = None  # of the others whose states come for their updates,
     grad: float | None = None  # of these whose gradients stay
+    applies_changes: bool | None = None  # copies of matrices in subspaces take changes; None: the planner decides
 
 @dataclass(kw_only=True)
 class PlacementSettings:

@@ -174,3 +174,7 @@ KERNEL spillway_sample(Sample a) {
 }
 
 #include "spillway/device/cuda_updates.cuh"
+
+KERNEL spillway_apply_rounded(threads::RoundedApply a) {
+  threads::apply_rounded(a, whole_grid(), kAesBox);
+}

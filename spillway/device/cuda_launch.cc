@@ -105,7 +105,10 @@ Launch of(const Rotary& it) {
                 blocks_of_groups(threads::groups_of(it.half) * it.heads * it.tokens * it.sequences), it);
 }
 Launch of(const Apply& it) {
-  return launch("spillway_apply", blocks_of(it.n), it);
+  if (it.remainder != nullptr) return launch("spillway_apply", blocks_of(it.n), it);
+  const auto& by = it.expansion;
+  const auto blocks = blocks_of(it.n / kernels::kRandomBlock<std::uint16_t> + 2);
+  return launch("spillway_apply_rounded", blocks, threads::RoundedApply{it, {by.seed, by.step}});
 }
 Launch of(const Sample& it) {
   return launch("spillway_sample", 1, it);
@@ -146,8 +149,12 @@ Launch launch_of(const Work& work) {
 
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
-    std::vector<std::string> out{"spillway_apply", "spillway_sample", "spillway_adamw_delta_exact",
-                                 "spillway_adamw_delta_bf16", "spillway_adamw_delta_int8"};
+    std::vector<std::string> out{"spillway_apply",
+                                 "spillway_apply_rounded",
+                                 "spillway_sample",
+                                 "spillway_adamw_delta_exact",
+                                 "spillway_adamw_delta_bf16",
+                                 "spillway_adamw_delta_int8"};
     for (const auto* what :
          {"sum", "convert", "round", "squares", "gather", "index_select", "loss_stats", "loss_gradient", "compress",
           "adamw_exact", "adamw_bf16", "adamw_int8", "rms_norm", "rms_norm_scales", "rms_norm_backward",

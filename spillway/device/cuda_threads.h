@@ -13,6 +13,7 @@
 #include "spillway/device/cuda_elements.h"
 #include "spillway/device/work.h"
 #include "spillway/kernels/packed.h"
+#include "spillway/kernels/random.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/kernels/softmax_exp.h"
 
@@ -294,18 +295,44 @@ SPILLWAY_ON_DEVICE inline float spread(const kernels::Expansion& e, std::uint64_
   return out;
 }
 
-SPILLWAY_ON_DEVICE inline void apply(const Apply& a, Grid grid) {
+/// The next master of element i.
+SPILLWAY_ON_DEVICE inline float changed(const Apply& a, std::uint64_t i, float master) {
   const auto& p = a.expansion.p;
+  const auto row = (a.first + i) / a.expansion.q.rows, column = a.first + i - row * a.expansion.q.rows;
+  const auto first = p.group_of(row) * p.nonzeros;
+  float change = 0;
+  for (std::uint64_t s = 0; s < p.nonzeros; ++s) {
+    change = std::fma(p.values[s * p.stride() + row], spread(a.expansion, first + s, column), change);
+  }
+  return std::fma(master, a.keep, change);
+}
+
+SPILLWAY_ON_DEVICE inline void apply(const Apply& a, Grid grid) {
   for (auto i = grid.thread; i < a.n; i += grid.threads) {
-    const auto row = (a.first + i) / a.expansion.q.rows, column = a.first + i - row * a.expansion.q.rows;
-    const auto first = p.group_of(row) * p.nonzeros;
-    float change = 0;
-    for (std::uint64_t s = 0; s < p.nonzeros; ++s) {
-      change = std::fma(p.values[s * p.stride() + row], spread(a.expansion, first + s, column), change);
-    }
     const float master = kernels::as_float(kernels::scalar::join_bits(a.weight[i], a.remainder[i]));
-    const float next = kernels::quiet(std::fma(master, a.keep, change));
+    const float next = kernels::quiet(changed(a, i, master));
     kernels::scalar::split_bits(kernels::as_bits(next), a.weight[i], a.remainder[i]);
+  }
+}
+
+/// Apply of weights without remainders, as it is launched.
+struct RoundedApply : Apply {
+  kernels::RandomKey key;
+};
+
+/// A thread takes the elements whose numbers are of one block of AES.
+SPILLWAY_ON_DEVICE inline void apply_rounded(const RoundedApply& a, Grid grid, const kernels::AesBox& box) {
+  constexpr auto kAtOnce = kernels::kRandomBlock<std::uint16_t>;
+  const auto index = kernels::rounding_index(a.index);
+  const auto lead = index % kAtOnce;
+  for (auto at = grid.thread; at * kAtOnce < lead + a.n; at += grid.threads) {
+    const auto numbers = kernels::scalar::random_state(a.key, index / kAtOnce + at, box);
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      const auto i = at * kAtOnce + k - lead;  // of the first block it may wrap around
+      if (i >= a.n) continue;
+      const auto chance = numbers.columns[k / 2] >> k % 2 * 16 & 0xFFFF;
+      a.weight[i] = kernels::round_bf16_randomly(changed(a, i, kernels::widen(a.weight[i])), chance);
+    }
   }
 }
 

@@ -154,10 +154,12 @@ void on_host(const Apply& it, const ParallelFor& parallel_for) {
   by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     thread_local std::vector<float> work;  // grows to its size and stays
     work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
+    auto* const remainder = it.remainder == nullptr ? nullptr : it.remainder + at;
     kernels::apply(kernels::Weights::bf16, it.expansion, it.keep,
                    {.weight = reinterpret_cast<std::byte*>(it.weight + at),
-                    .remainder = reinterpret_cast<std::byte*>(it.remainder + at),
-                    .n = n},
+                    .remainder = reinterpret_cast<std::byte*>(remainder),
+                    .n = n,
+                    .index = it.index + at},
                    it.first + at, work.data());
   });
 }

@@ -145,12 +145,13 @@ struct Compress {
 };
 
 /// master = keep * master + P * delta * Q^T over elements [first, first + n) of a matrix whose weights lie as bf16 and
-/// remainder: kernels::apply().
+/// remainder, or as bf16 alone: kernels::apply().
 struct Apply {
   kernels::Expansion expansion;
-  std::uint16_t *weight = nullptr, *remainder = nullptr;  ///< of element `first`
+  std::uint16_t *weight = nullptr, *remainder = nullptr;  ///< of element `first`; no remainder: rounded stochastically
   std::uint64_t first = 0, n = 0;
   float keep = 1;
+  std::uint64_t index = 0;  ///< kernels::UpdateSpan's, of element `first`
 };
 
 /// Two running means (kernels/mean.h) of a record of doubles, each with a sample that is a sum of so many squares over

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 
 #include "spillway/kernels/elements-inl.h"
+#include "spillway/kernels/random-inl.h"
 #include "spillway/kernels/weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -233,11 +234,61 @@ HWY_INLINE void spread(const Expansion& e, std::size_t group, const Places& plac
 #endif
 }
 
+#if HWY_TARGET != HWY_SCALAR
+/// bf16 without a remainder, for parts of at most kColumnTile elements. Numbers are drawn for each part.
+class RoundedWeights {
+ public:
+  static constexpr bool kPaired = false;
+
+  RoundedWeights(const UpdateSpan& span, const Expansion& expansion)
+      : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
+        index_(rounding_index(span.index)),
+        key_(expansion.seed, expansion.step) {}
+
+  HWY_INLINE void begin(std::size_t at, std::size_t count) const {
+    begin_ = at;
+    random_.draw(key_, index_ + at, count);
+  }
+  HWY_INLINE void prefetch_weight(std::size_t i) const { prefetch<0>(weight_ + i); }
+  template <class D>
+  HWY_INLINE Vec<D> load(D d, std::size_t i) const {
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits<D>(), hn::LoadU(Half<D>(), weight_ + i))));
+  }
+  /// Rounds as kernels::round_bf16_randomly does; what is not a number is kFloatNaN already.
+  template <class D>
+  HWY_INLINE void store(D d, std::size_t i, Vec<D> weight) const {
+    const Bits<D> du;
+    const auto bits = hn::BitCast(du, weight);
+    const auto chance = hn::PromoteTo(du, hn::LoadU(Half<D>(), random_.first + (i - begin_)));
+    const auto largest = hn::Eq(hn::And(bits, hn::Set(du, 0x7FFF0000)), hn::Set(du, 0x7F7F0000));
+    const auto rounded = hn::Add(bits, hn::IfThenZeroElse(largest, chance));
+    hn::StoreU(hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(rounded)), Half<D>(), weight_ + i);
+  }
+
+ private:
+  std::uint16_t* weight_;
+  std::uint64_t index_;
+  RandomKey key_;
+  mutable std::size_t begin_ = 0;
+  mutable Random<kColumnTile> random_;
+};
+#endif
+
+template <class WeightsOf>
+WeightsOf make_weights(const UpdateSpan& span, const Expansion& expansion) {
+  if constexpr (std::is_constructible_v<WeightsOf, const UpdateSpan&>) {
+    return WeightsOf(span);
+  } else {
+    return WeightsOf(span, expansion);
+  }
+}
+
 /// Part of a row of W: `count` elements from `at` of the span on. `values`: of the row of P, `stride` apart. `next`:
 /// how far from here the part begins that comes after.
 template <class WeightsOf>
 HWY_INLINE void apply_part(const WeightsOf& weights, std::size_t nonzeros, const float* values, std::size_t stride,
                            const float* tile, float keep, std::size_t at, std::size_t count, std::ptrdiff_t next) {
+  if constexpr (requires { weights.begin(at, count); }) weights.begin(at, count);
   with_nonzeros(nonzeros, [=, &weights](auto known) HWY_ATTR {
     const std::size_t r = known > 0 ? known : nonzeros;
     const auto changed = [=](auto d, auto master, std::size_t i) HWY_ATTR {
@@ -291,7 +342,7 @@ HWY_INLINE void apply_group(const Expansion& e, const WeightsOf& weights, float 
 template <class WeightsOf>
 HWY_NOINLINE void apply_as(const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
   const auto columns = e.q.rows;
-  const WeightsOf weights(span);
+  const auto weights = make_weights<WeightsOf>(span, e);
   Places places{.columns = reinterpret_cast<std::int32_t*>(work + e.p.nonzeros * kColumnTile)};
   for (std::size_t at = 0; at < span.n;) {
     const auto row = (first + at) / columns, begin = (first + at) % columns;
@@ -305,6 +356,13 @@ HWY_NOINLINE void apply_as(const Expansion& e, float keep, const UpdateSpan& spa
 }
 
 void apply_to(Weights weights, const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
+  if (weights == Weights::bf16 && span.remainder == nullptr) {
+#if HWY_TARGET == HWY_SCALAR
+    return scalar::apply(weights, e, keep, span, first);
+#else
+    return apply_as<RoundedWeights>(e, keep, span, first, work);
+#endif
+  }
   switch (weights) {
     case Weights::bf16:
       return apply_as<SplitWeights>(e, keep, span, first, work);

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "spillway/base/on_device.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/update.h"
 
@@ -61,7 +62,15 @@ void compress(const Projector& projector, const Fp16* in, std::size_t in_stride,
 struct Expansion {
   Projector p, q;                ///< p.columns == q.columns
   const float* delta = nullptr;  ///< [d][d], row-major
+  // Weights that are their own masters are rounded stochastically, by these and the element's index:
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
 };
+
+/// The number of element 0 of a span among those that weights are rounded by: other ones than moments are rounded by.
+[[nodiscard]] SPILLWAY_ON_DEVICE constexpr std::uint64_t rounding_index(std::uint64_t index) noexcept {
+  return index | std::uint64_t{1} << 63;
+}
 
 /// Floats that apply() works on.
 [[nodiscard]] constexpr std::size_t apply_work(const Expansion& expansion) noexcept {
@@ -70,7 +79,8 @@ struct Expansion {
 
 /// master = keep * master + P * delta * Q^T over the elements [first, first + span.n) of the matrix [p.rows, q.rows],
 /// which lie in `span` (its gradient and moments are not looked at): one pass over weight and remainder, exact in the
-/// sense of `weights`. With `keep` 1 - rate * decay this is decoupled weight decay. A result that is not a number is
+/// sense of `weights`; bf16 without a remainder is rounded stochastically (round_bf16_randomly(), random16() of
+/// rounding_index()). With `keep` 1 - rate * decay this is decoupled weight decay. A result that is not a number is
 /// kFloatNaN. Threads share it by ranges of elements; any cut gives the same bits.
 void apply(Weights weights, const Expansion& expansion, float keep, const UpdateSpan& span, std::size_t first,
            float* work);

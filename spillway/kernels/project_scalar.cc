@@ -2,6 +2,7 @@
 
 #include "spillway/kernels/elements_scalar.h"
 #include "spillway/kernels/project.h"
+#include "spillway/kernels/random.h"
 #include "spillway/kernels/weights_scalar.h"
 
 namespace spillway::kernels::scalar {
@@ -53,10 +54,17 @@ void compress(const Projector& projector, const Fp16* in, std::size_t in_stride,
 }
 
 void apply(Weights weights, const Expansion& expansion, float keep, const UpdateSpan& span, std::size_t first) {
+  const bool rounds = weights == Weights::bf16 && span.remainder == nullptr;
+  const RandomKey key(expansion.seed, expansion.step);
   for (std::size_t i = 0; i < span.n; ++i) {
     const auto columns = expansion.q.rows;
     const float change = change_of(expansion, (first + i) / columns, (first + i) % columns);
-    put_master(weights, span, i, quiet(std::fma(master(weights, span, i), keep, change)));
+    if (rounds) {
+      const float next = std::fma(kernels::widen(get<std::uint16_t>(span.weight, i)), keep, change);
+      put(span.weight, i, round_bf16_randomly(next, random16(key, rounding_index(span.index) + i)));
+    } else {
+      put_master(weights, span, i, quiet(std::fma(master(weights, span, i), keep, change)));
+    }
   }
 }
 

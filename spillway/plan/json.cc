@@ -43,6 +43,7 @@ std::uint64_t count(const json& object, const char* key, std::optional<double> f
 /// The form of a tensor; as_run where nothing is said.
 state::Form parse_form(const json& tensor) {
   if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
+  if (get<bool>(tensor, state::word_of(state::Form::bf16_master), false)) return state::Form::bf16_master;
   const auto name = get<std::string>(tensor, "form", "");
   return name.empty() ? state::Form::as_run : state::parse_packed_form(name);
 }

@@ -53,7 +53,9 @@ std::uint64_t refit_elements(const optim::RefitRule& checks, const state::Chunk&
 Description in_full(Description description) {
   for (auto& block : description.blocks) {
     for (auto& tensor : block.tensors) {
-      if (tensor.training == state::Training::reduced) tensor.training = state::Training::full;
+      if (tensor.training != state::Training::reduced) continue;
+      tensor.training = state::Training::full;
+      tensor.form = state::Form::as_run;
     }
   }
   return description;

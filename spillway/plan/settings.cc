@@ -64,7 +64,8 @@ DeviceTier make_device(const DeviceSettings& device) {
           .activation = check_share(device.activation, "device", "activation"),
           .state = check_share(device.state, "device", "state"),
           .device_updated = check_share(device.device_updated, "device", "device_updated"),
-          .grad = check_share(device.grad, "device", "grad")};
+          .grad = check_share(device.grad, "device", "grad"),
+          .applies_changes = device.applies_changes};
 }
 
 /// `dram`: the budget of the process.

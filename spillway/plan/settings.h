@@ -49,6 +49,7 @@ struct DeviceSettings {
   bool bounded = false;  ///< copies and updates of a simulated device take at least as long as these rates say
   /// Shares, as DeviceTier has them; empty: the planner decides.
   std::optional<double> weight = {}, activation = {}, state = {}, device_updated = {}, grad = {};
+  std::optional<bool> applies_changes = {};  ///< the same
 };
 
 /// A share in memory, or the name of the tier of host memory that all of a group lies on.

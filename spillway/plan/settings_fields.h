@@ -70,7 +70,8 @@ inline constexpr auto kFields<plan::DeviceSettings> = std::tuple(
     Field("latency", &plan::DeviceSettings::latency), Field("update", &plan::DeviceSettings::update),
     Field("bounded", &plan::DeviceSettings::bounded), Field("weight", &plan::DeviceSettings::weight),
     Field("activation", &plan::DeviceSettings::activation), Field("state", &plan::DeviceSettings::state),
-    Field("device_updated", &plan::DeviceSettings::device_updated), Field("grad", &plan::DeviceSettings::grad));
+    Field("device_updated", &plan::DeviceSettings::device_updated), Field("grad", &plan::DeviceSettings::grad),
+    Field("applies_changes", &plan::DeviceSettings::applies_changes));
 
 template <>
 inline constexpr auto kFields<plan::PlacementSettings> = std::tuple(

@@ -31,6 +31,7 @@ struct ChunkFields {
                                               std::byte* state) {
   auto out = chunk_fields(type_of(chunk.form, type), chunk.values(), weight, state, chunk.training);
   out.encoding = encoding_of(chunk.form, type);
+  if (chunk.form == Form::bf16_master) out.rounded = true, out.remainder = nullptr;
   return out;
 }
 

@@ -32,8 +32,10 @@ enum class Form : std::uint8_t {
   fp32,    ///< in fp32 beside a narrower type: the weight is its own master, and its gradient is fp32, too
   nf4,     ///< packed (kernels/packed.h): of what is frozen inside layers, rounded when it is read from a checkpoint
   int8,    ///< the same
-  nf4_nested,  ///< the same, with scales that are codes, too: all of a tensor is measured before any of it is packed
+  nf4_nested,   ///< the same, with scales that are codes, too: all of a tensor is measured before any of it is packed
+  bf16_master,  ///< of reduced matrices in a run of bf16: the weight is the master, which updates round stochastically
 };
+/// Forms of tensors that may share a chunk.
 inline constexpr std::array kForms{Form::as_run, Form::fp32, Form::nf4, Form::int8, Form::nf4_nested};
 
 /// So many values take the place of so many elements of the run's type of weights.
@@ -65,7 +67,7 @@ struct Packing {
 
 /// Whether no layer multiplies by weights of the form as they lie, so that a pass converts them first.
 [[nodiscard]] constexpr bool is_packed(Form form) noexcept {
-  return form != Form::as_run && form != Form::fp32;
+  return form != Form::as_run && form != Form::fp32 && form != Form::bf16_master;
 }
 
 /// How the weights of a chunk lie, in a run whose weights are of `type`.
@@ -83,7 +85,7 @@ struct Packing {
 
 /// The packing of a form that form_in() gives for the type.
 [[nodiscard]] constexpr Packing packing_of(Form form, ComputeType type) noexcept {
-  if (form == Form::as_run) return {};
+  if (form == Form::as_run || form == Form::bf16_master) return {};
   const auto encoding = encoding_of(form, type);
   const auto group = kernels::group_values(encoding);
   return {.values = group, .elements = kernels::encoded_bytes(encoding, group) / field_bytes(type).weight};
@@ -102,6 +104,8 @@ struct Packing {
       return "int8";
     case Form::nf4_nested:
       return "nf4_nested";
+    case Form::bf16_master:
+      return "bf16_master";
   }
   return "";
 }

@@ -28,14 +28,20 @@ optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a ", spec.by->word, ": ", why));
   };
   if (traits(role).is_table || spec.shape.size() != 2) refuse("only matrices inside layers can");
-  if (spec.form != Form::as_run) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
+  const bool fits = spec.form == Form::as_run || spec.form == Form::bf16_master;
+  if (!fits) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
   const optim::Reduced out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]),
                            spec.rank, spec.nonzeros, spec.by};
   if (const auto why = out.by->refusal(out); !why.empty()) refuse(why);
   return out;
 }
 
-void check_form(const TensorSpec& spec, BlockRole role) {
+void check_form(const TensorSpec& spec, BlockRole role, ComputeType type) {
+  const bool is_bf16 = traits(type).rounds && !traits(type).scales_loss;
+  if (spec.form == Form::bf16_master && !(is_bf16 && spec.training == Training::reduced)) {
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot have a master in bf16: only a matrix that ",
+                                           "is trained in a ", spec.by->word, " of a run in bf16 can"));
+  }
   if (!is_packed(spec.form) || (!traits(role).is_table && !is_trainable(spec.training))) return;
   throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be kept as ", word_of(spec.form),
                                          ": only what is frozen inside layers can"));
@@ -102,7 +108,7 @@ Block& Layout::add_block(const BlockSpec& spec) {
   for (const auto& tensor : spec.tensors) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
     tensors_.back().spec.form = form_in(tensor.form, type_);
-    check_form(tensors_.back().spec, spec.role);
+    check_form(tensors_.back().spec, spec.role, type_);
     check_pieces(tensors_.back(), type_);
     tensors_.back().reduced = checked_reduction(tensors_.back().spec, spec.role);
     if (scope_ == optim::Scope::matrix && tensors_.back().reduced.any()) {
@@ -261,7 +267,7 @@ std::uint64_t Layout::add_matrices(std::uint64_t begin, Training training) {
   }
   for (auto i = first; i < last; ++i) {
     if (!alone(i)) continue;
-    add_chunk(tensors_[i].first, tensors_[i].elements, training, Form::as_run, tensors_[i].whole);
+    add_chunk(tensors_[i].first, tensors_[i].elements, training, tensors_[i].spec.form, tensors_[i].whole);
     assign(smallest_shard());
   }
   return begin;

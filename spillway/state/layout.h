@@ -178,8 +178,8 @@ class Layout {
   /// fewer), and a table into so many runs of slices; a matrix that is a chunk of its own goes whole to the shard with
   /// the fewest elements so far. Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated
   /// name, a dimension <= 0, a table that is not of two dimensions, is reduced or has a form of its own, a packed form
-  /// of what is trainable or lies outside layers, and what is reduced and is no matrix, has a form of its own, or has a
-  /// shape that its reduction refuses.
+  /// of what is trainable or lies outside layers, and what is reduced and is no matrix, has a form of its own but
+  /// bf16_master, or has a shape that its reduction refuses.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
                   optim::Scope scope = optim::Scope::element, std::size_t shards = 1);

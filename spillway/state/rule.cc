@@ -53,13 +53,12 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   const auto bytes = field_bytes(rule.type);
   auto* const state = has_state(chunk.training) ? groups.state : nullptr;
   const bool inside = chunk.training == Training::reduced;
-  Located out{
-      .form = {.weights = rule.type, .moments = moments_of(rule.format, span.is_unquantised())},
-      .span = {.weight = at(groups.weight, first * bytes.weight),
-               .remainder = remainder_bytes(rule.type) == 0 ? nullptr : at(state, first * remainder_bytes(rule.type)),
-               .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
-               .n = n,
-               .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
+  Located out{.form = {.weights = rule.type, .moments = moments_of(rule.format, span.is_unquantised())},
+              .span = {.weight = at(groups.weight, first * bytes.weight),
+                       .remainder = remainder_bytes(rule) == 0 ? nullptr : at(state, first * remainder_bytes(rule)),
+                       .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
+                       .n = n,
+                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   const auto unquantised = span.unquantised + first - span.chunk_first;
   if (!inside) locate_moments(rule, state_fields(rule, chunk), state, first, unquantised, out);
   return out;
@@ -84,7 +83,7 @@ optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const Gr
                         .columns = chunk.columns,
                         .weights = own.type,
                         .weight = groups.weight,
-                        .remainder = remainder_bytes(own.type) == 0 ? nullptr : groups.state,
+                        .remainder = remainder_bytes(own) == 0 ? nullptr : groups.state,
                         .grad = groups.grad};
   for (std::size_t m = 0; m < own.moments(); ++m) {
     out.fields[m] = reinterpret_cast<float*>(at(groups.state, fields.moments[m]));
@@ -116,7 +115,7 @@ std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chun
   const auto add = [&](const std::string& name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
-  const auto remainder = remainder_bytes(rule.type);
+  const auto remainder = remainder_bytes(rule);
   if (remainder > 0) add(traits(rule.type).remainder_name, 0, chunk.values(), remainder, 1);
   const auto& format = traits(rule.format);
   for (std::size_t m = 0; m < rule.moments(); ++m) {

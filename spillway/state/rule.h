@@ -26,6 +26,7 @@ struct UpdateRule {
   ComputeType type = ComputeType::bf16;
   const optim::Descriptor* optimizer = &optim::adamw;
   StateFormat format = StateFormat::exact;
+  bool has_remainder = true;  ///< false: of a chunk or a tensor whose weights of the type are their own masters
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
 
   /// State fields of an element; those of a chunk or a tensor are those of its own rule, see rule_of().
@@ -39,7 +40,7 @@ struct UpdateRule {
 /// What holds for a chunk or a tensor: of one that is kept in fp32 the rule of that; of one that is no whole matrix the
 /// optimizer that a run of matrix scope has for all others.
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, Form form, bool whole) noexcept {
-  return {type_of(form, rule.type), &rule.optimizer->of(whole), rule.format};
+  return {type_of(form, rule.type), &rule.optimizer->of(whole), rule.format, form != Form::bf16_master};
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return rule_of(rule, chunk.form, chunk.whole);
@@ -57,8 +58,8 @@ struct UpdateRule {
 }
 
 /// Bytes per element beside the moments: the remainder of a bf16 weight, the master of an fp16 weight.
-[[nodiscard]] constexpr Bytes remainder_bytes(ComputeType type) noexcept {
-  return traits(type).remainder;
+[[nodiscard]] constexpr Bytes remainder_bytes(const UpdateRule& rule) noexcept {
+  return rule.has_remainder ? traits(rule.type).remainder : 0;
 }
 
 /// How the moments of a tensor are kept; unquantised ones have fewer than kUnquantisedBelow elements.
@@ -80,7 +81,7 @@ struct StateFields {
   const auto rule = rule_of(of_all, chunk);
   StateFields out;
   if (!has_state(chunk.training)) return out;
-  out.bytes = chunk.values() * remainder_bytes(rule.type);
+  out.bytes = chunk.values() * remainder_bytes(rule);
   const auto place = [&](std::array<Bytes, 2>& field, Bytes bytes) {
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       field[m] = out.bytes;
@@ -121,7 +122,7 @@ struct StateFields {
   if (chunk.whole) return rule.optimizer->matrix->cost(chunk.rows, chunk.columns);
   if (!chunk.reduced.any()) return chunk.values();
   const auto bytes = field_bytes(rule.type);
-  const auto rewritten = 2 * (bytes.weight + remainder_bytes(rule.type));
+  const auto rewritten = 2 * (bytes.weight + remainder_bytes(rule));
   const auto all = rewritten + 2 * rule.moments() * traits(rule.format).bytes + bytes.grad;
   return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, all);
 }
@@ -139,7 +140,7 @@ struct StateFields {
 
 /// Bytes of the remainders that come first in the state of a chunk.
 [[nodiscard]] constexpr Bytes remainders_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.values() * remainder_bytes(rule_of(rule, chunk).type);
+  return chunk.values() * remainder_bytes(rule_of(rule, chunk));
 }
 
 /// What updating needs beside the groups of a chunk, of the chunk that needs most.

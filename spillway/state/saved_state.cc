@@ -110,7 +110,7 @@ class FileOut {
     if (numbers_[places.span.tensor] == kAbsent) return;
     switch (file_.holds) {
       case StateFile::Holds::remainder:
-        return put(places.span, places.at.span.remainder, remainder_bytes(rule.type));
+        return put(places.span, places.at.span.remainder, remainder_bytes(rule));
       case StateFile::Holds::moment:
         return put(places.inner, moments.span.moments[moment], traits(moments.form.moments).bytes);
       case StateFile::Holds::scale:
@@ -357,8 +357,7 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (remainder_bytes(rule.type) > 0)
-    out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
+  if (remainder_bytes(rule) > 0) out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
   for (const auto* optimizer : optimizers_of(rule)) {
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
     if (!traits(rule.format).is_scaled) continue;

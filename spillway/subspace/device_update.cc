@@ -67,11 +67,12 @@ void DeviceSubspaceUpdate::expand(const There& it, const kernels::UpdateStep& st
   const auto& space = it.chunk.reduced;
   const auto& span = layout_.spans(it.chunk.id).front();
   const auto matrix = locate(rule_, it.chunk, span, it.groups, 0, space.rows * space.columns).span;
-  it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta),
+  it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta, step),
                                          .weight = as<std::uint16_t>(matrix.weight),
                                          .remainder = as<std::uint16_t>(matrix.remainder),
                                          .n = matrix.n,
-                                         .keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay)});
+                                         .keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay),
+                                         .index = matrix.index});
 }
 
 /// The gradient's record, and its pair where that is another, become the state's.

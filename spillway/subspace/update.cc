@@ -70,9 +70,11 @@ float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
   return decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
 }
 
-kernels::Expansion expansion_of(const Reduced& it, const std::byte* projectors, const float* delta) noexcept {
+kernels::Expansion expansion_of(const Reduced& it, const std::byte* projectors, const float* delta,
+                                const kernels::UpdateStep& step) noexcept {
   const auto fields = optim::projector_fields(it);
-  return {view(projectors + fields.p, it.rows, it), view(projectors + fields.q, it.columns, it), delta};
+  return {view(projectors + fields.p, it.rows, it), view(projectors + fields.q, it.columns, it), delta, step.seed,
+          step.step};
 }
 
 void carry_over(const Reduced& it, const std::byte* before, const std::byte* after, std::size_t moment,
@@ -162,7 +164,7 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
   const auto& it = chunk.reduced;
   const auto& span = layout_.spans(chunk.id).front();
   const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
-  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(groups));
+  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(groups), step);
   const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
   const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);

@@ -26,7 +26,7 @@ namespace spillway::subspace {
 [[nodiscard]] float kept_by(const kernels::UpdateStep& step, bool decays) noexcept;
 /// P and Q as they lie in `projectors` (optim::projector_fields()), and a delta [rank, rank].
 [[nodiscard]] kernels::Expansion expansion_of(const optim::Reduced& subspace, const std::byte* projectors,
-                                              const float* delta) noexcept;
+                                              const float* delta, const kernels::UpdateStep& step) noexcept;
 /// Carries the values [rank, rank] of a moment from the pair `before` to the pair `after`, which lie so, too.
 /// Allocates.
 void carry_over(const optim::Reduced& subspace, const std::byte* before, const std::byte* after, std::size_t moment,

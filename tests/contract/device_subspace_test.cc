@@ -31,6 +31,7 @@ Shape random_device_shape(std::mt19937& random, int round) {
   if (random() % 2 == 0) out.checks.rotate = 3;
   if (random() % 4 == 0) out.frozen = "embed|norm";
   out.format = static_cast<state::StateFormat>(round % 3);
+  out.bf16_masters = round % 4 == 1;
   return out;
 }
 

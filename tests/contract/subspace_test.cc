@@ -235,6 +235,15 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
   table.blocks.front().tensors.front().training = state::Training::reduced;
   EXPECT_NE(message([&] { static_cast<void>(table.layout()); }).find("embed"), std::string::npos);
 
+  for (const auto type : {state::ComputeType::fp32, state::ComputeType::fp16}) {
+    const auto masters = describe({.subspace = "up", .bf16_masters = true, .type = type});
+    EXPECT_NE(message([&] { static_cast<void>(masters.layout()); }).find("layers.0.up cannot have a master in bf16"),
+              std::string::npos);
+  }
+  auto whole = describe({});
+  whole.blocks[1].tensors.front().form = state::Form::bf16_master;
+  EXPECT_NE(message([&] { static_cast<void>(whole.layout()); }).find("master in bf16"), std::string::npos);
+
   auto shape = one_matrix();
   shape.optimizer = &optim::sgd;
   Reference reference(shape);
@@ -253,6 +262,7 @@ Shape random_subspace_shape(std::mt19937& random, int round) {
   out.format = static_cast<state::StateFormat>(round % 3);
   if (random() % 4 == 0) out.frozen = "embed|norm";
   if (random() % 2 == 0) out.checks.rotate = 3;
+  out.bf16_masters = round % 3 == 2;
   return out;
 }
 
@@ -295,8 +305,12 @@ TEST(Subspace, EarlyUpdatesThatStayOrArePutBackChangeNoBit) {
 TEST(Subspace, AStateThatStandsAloneGoesOnBitByBit) {
   for (const auto format : {state::StateFormat::exact, state::StateFormat::bf16, state::StateFormat::int8}) {
     for (const std::uint64_t rank : {32, 64, 12}) {  // 12: a small S
-      const auto description =
-          describe({.layers = 2, .tokens = 32, .format = format, .subspace = "up|down", .rank = rank});
+      const auto description = describe({.layers = 2,
+                                         .tokens = 32,
+                                         .format = format,
+                                         .subspace = "up|down",
+                                         .rank = rank,
+                                         .bf16_masters = rank == 64});
       const Directory out;
       std::vector<float> expected;
       {

@@ -79,8 +79,9 @@ Ranges ranges(const Compress& a) {
 
 Ranges ranges(const Apply& a) {
   const auto &p = a.expansion.p, &q = a.expansion.q;
-  return {target(a.weight, a.n, 2), target(a.remainder, a.n, 2), source(p.values, p.nonzeros * p.stride(), 4),
-          source(q.values, q.nonzeros * q.stride(), 4), source(a.expansion.delta, p.columns * q.columns, 4)};
+  return {target(a.weight, a.n, 2), target(a.remainder, a.remainder == nullptr ? 0 : a.n, 2),
+          source(p.values, p.nonzeros * p.stride(), 4), source(q.values, q.nonzeros * q.stride(), 4),
+          source(a.expansion.delta, p.columns * q.columns, 4)};
 }
 
 Ranges ranges(const Sample& a) {
@@ -197,6 +198,7 @@ const std::vector<Kernel>& all() {
                                         EACH_TYPE(swiglu_backward),
                                         EACH_TYPE(rotary),
                                         ONE(apply),
+                                        ONE(apply_rounded),
                                         ONE(sample),
                                         EACH_TYPE(adamw_exact),
                                         EACH_TYPE(adamw_bf16),

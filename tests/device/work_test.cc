@@ -305,16 +305,18 @@ TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
       const auto left_values = image.put(floats(nonzeros * p.stride()));
       const auto right_values = image.put(floats(nonzeros * q.stride()));
       const auto delta = image.put(floats(rank * rank));
-      expect_same(
-          image,
-          [&, first = first](std::byte* base) {
-            kernels::Expansion expansion{p, q, at<float>(base, delta)};
-            expansion.p.values = at<float>(base, left_values);
-            expansion.q.values = at<float>(base, right_values);
-            return Apply{expansion, at<std::uint16_t>(base, weights), at<std::uint16_t>(base, remainders), first, n,
-                         0.99F};
-          },
-          text(rows, " x ", columns, " from ", first));
+      for (const bool rounds : {false, true}) {
+        expect_same(
+            image,
+            [&, first = first](std::byte* base) {
+              kernels::Expansion expansion{p, q, at<float>(base, delta), 7, 3};
+              expansion.p.values = at<float>(base, left_values);
+              expansion.q.values = at<float>(base, right_values);
+              auto* const remainder_at = rounds ? nullptr : at<std::uint16_t>(base, remainders);
+              return Apply{expansion, at<std::uint16_t>(base, weights), remainder_at, first, n, 0.99F, 1000 + rank};
+            },
+            text(rows, " x ", columns, " from ", first, rounds ? " rounded" : ""));
+      }
     }
   }
 }

@@ -25,6 +25,7 @@ struct Shape {
   double asked = 1;           ///< of them, TensorSpec's
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
+  bool bf16_masters = false;                                  ///< of these matrices
   optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
@@ -94,6 +95,7 @@ inline Description describe(const Shape& shape) {
       }
       if (is || !matrix || is_fp32 || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
       tensor.training = state::Training::reduced;
+      if (shape.bf16_masters) tensor.form = state::Form::bf16_master;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;
     }

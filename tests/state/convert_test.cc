@@ -64,7 +64,7 @@ TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
         ASSERT_EQ(memory.weight[i], before.weight[i]) << i;
       }
     }
-    const std::size_t moments = remainder_bytes(type) * kElements;
+    const std::size_t moments = traits(type).remainder * kElements;
     for (std::size_t i = moments; i < memory.state.size(); ++i) ASSERT_EQ(memory.state[i], std::byte{0xEE});
   }
 }
@@ -101,7 +101,7 @@ TEST(Convert, AWeightCanBeItsMaster) {
     std::vector<float> again(masters.size());
     from_chunk(memory.fields, 0, again);
     EXPECT_EQ(again, masters);
-    EXPECT_EQ(memory.state[masters.size() * remainder_bytes(type)], std::byte{0xEE});
+    EXPECT_EQ(memory.state[masters.size() * traits(type).remainder], std::byte{0xEE});
   }
 }
 

@@ -99,9 +99,9 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
         ASSERT_EQ(at.form.weights == kernels::Weights::fp32, type == ComputeType::fp32);
         ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(type).weight);
         ASSERT_LE((span.chunk_first + n) * field_bytes(type).weight, weight.size());
-        ASSERT_EQ(at.span.remainder == nullptr, remainder_bytes(type) == 0);
+        ASSERT_EQ(at.span.remainder == nullptr, traits(type).remainder == 0);
         ASSERT_TRUE(starts.insert(at.span.index).second);
-        if (at.span.remainder != nullptr) use(used, state.data(), at.span.remainder, n * remainder_bytes(rule.type));
+        if (at.span.remainder != nullptr) use(used, state.data(), at.span.remainder, n * remainder_bytes(rule));
         for (std::size_t m = 0; m < rule.moments(); ++m) {
           use(used, state.data(), at.span.moments[m], n * traits(at.form.moments).bytes);
           if (at.form.moments != Moments::int8) continue;

@@ -78,7 +78,7 @@ TEST_F(SubspaceUpdateTest, IsThatOfATextbookThroughTheProjectors) {
   auto groups = it.groups(projectors, projectors);
   const auto before = masters(groups);
   const auto change = delta(groups, step_inside(kStep, it.space(), record));
-  const auto expansion = expansion_of(it.space(), projectors.data(), nullptr);
+  const auto expansion = expansion_of(it.space(), projectors.data(), nullptr, {});
   run(groups);
   const auto after = masters(groups);
   const auto& space = it.space();

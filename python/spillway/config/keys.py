@@ -442,6 +442,15 @@ GROUPS: dict[str, list[Key]] = {
             "all linear layers inside the model's layers, except those too small for `lsp_nonzeros`",
         ),
         Key(
+            "lsp_master",
+            choice("fp32", "bf16"),
+            None,
+            "master of each matrix in a subspace. `fp32`: a bf16 weight with a remainder of 16 bits, exact. `bf16`: "
+            "the weight alone, which updates round stochastically by seed, step and element. A parameter takes 2 bytes "
+            "less in host memory, and 2 bytes less on a GPU that keeps a copy. A resume keeps the value",
+            "fp32",
+        ),
+        Key(
             "lsp_check_every",
             whole(1),
             None,

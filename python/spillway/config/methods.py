@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "lora": {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05},  # TRL's
-    "lsp": {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"},
+    "lsp": {
+        "lsp_nonzeros": 4,
+        "lsp_check_every": 100,
+        "lsp_threshold": 0.9,
+        "lsp_residual": "rotating",
+        "lsp_master": "fp32",
+    },
 }
 ROTATION = 20  # updates
-MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
+MEANT = {"lsp_residual": "none", "lsp_master": "fp32"}  # by runs that left it out before its default was another
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
 OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
 
@@ -56,6 +62,10 @@ def check_reduced(config: Config) -> None:
         raise InputError(
             f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
             f"place: there is no gradient of the whole matrix; use optim {decoupled}, or weight_decay 0"
+        )
+    if config.lsp_master == "bf16" and config.weight_dtype not in (None, "bf16"):
+        raise InputError(
+            f"lsp_master: bf16 is for weights in bf16, and weight_dtype is {config.weight_dtype}; leave one of them out"
         )
     if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
         raise InputError(

@@ -456,7 +456,8 @@ def train_streamed(
         output_dir=config.output_dir or str(Path.cwd()), durability="none", resume_from_checkpoint=None
     )
     if config.method == "lsp":
-        place = place.replaced(virtual_ranks=1)  # as a plain loop has; with more the first step trains no such matrix
+        # As a plain loop has: with more ranks the first step trains no such matrix, and its masters are exact.
+        place = place.replaced(virtual_ranks=1, lsp_master="fp32")
     keeping = Keeping(identity.new(Path.cwd()).run)
     session = EngineSession(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
     try:

@@ -21,6 +21,7 @@ std::vector<Index> readers_of(const StepGraph& graph, Index c, Index buffer) {
 /// The master's remainder, once, as the weight comes.
 void bring_remainder(StepGraph& graph, Index c, Index pass) {
   const auto bytes = state::remainders_bytes(graph.rule, graph.chunk(c));
+  if (bytes == 0) return;  // the weight is the master
   auto& there = graph.out.changes[c].remainder;
   there = {graph.add_whole(BufferClass::state, bytes, TierKind::device)};
   const auto up =

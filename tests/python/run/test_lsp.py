@@ -205,6 +205,9 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     assert "lsp_rotate_every: it is for lsp_residual rotating, and that is none" in said(
         "--method", "lsp", "--lsp_residual", "none", "--lsp_rotate_every", "5"
     )
+    for type_ in ("fp16", "fp32"):
+        words = ("--method", "lsp", "--lsp_master", "bf16", "--compute_dtype", type_)
+        assert f"lsp_master: bf16 is for weights in bf16, and weight_dtype is {type_}" in said(*words)
     assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
     assert "'q_prj' matches no trainable linear layer" in said("--method", "lsp", "--lsp_modules", "q_prj")
     large = said("--method", "lsp", "--lsp_rank", "4096")
@@ -275,6 +278,62 @@ def test_updated_on_a_device_no_bit_is_another(
     assert real_runs.metrics(whole)[-1]["projectors_learned"] > 14
     plan = json.loads((living / "plan.json").read_text())
     assert plan["device_blocks"]["state_and_update"] == 4 and plan["device_blocks"]["streamed"] == 0
+
+
+def keep_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of all weights stay on a device, and those of matrices in subspaces take changes."""
+    settings = device.settings
+
+    def copying(*given: Any) -> DeviceSettings | None:
+        made = settings(*given)
+        if made is not None:
+            made.weight, made.state, made.device_updated, made.applies_changes = 1.0, 0.0, 0.0, True
+        return made
+
+    monkeypatch.setattr(device, "settings", copying)
+
+
+@pytest.mark.parametrize(("learning", "master"), [(CHECKED, "fp32"), (ROTATING, "bf16")])
+def test_copies_that_take_changes_have_the_bits_of_the_masters(
+    learning: list[str], master: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In DRAM, on a device, and stopped there and gone on with on a path of the host."""
+    keep_copies(monkeypatch)
+    words = ("--method", "lsp", *learning, "--lsp_rank", "8", "--lsp_master", master, "--save_steps", "2")
+    words += ("--lr_scheduler_type", "constant")
+    path = real_runs.on_path(tmp_path / "path")
+    whole, copied, again = tmp_path / "whole", tmp_path / "copied", tmp_path / "again"
+    there = ("--device", "simulated")
+    assert real_runs.here(given, whole, *words, "--max_steps", "6") == 0
+    assert real_runs.here(given, copied, *words, *there, "--max_steps", "6") == 0
+    assert real_runs.here(given, again, *words, *there, *path, "--max_steps", "3") == 0
+    assert real_runs.here(given, again, *words, *path, "--resume_from_checkpoint", "true", "--max_steps", "6") == 0
+    assert weights(copied) == weights(again) == weights(whole)
+    assert real_runs.metrics(copied) == real_runs.metrics(again) == real_runs.metrics(whole)
+    plan = json.loads((copied / "plan.json").read_text())
+    assert plan["device_blocks"]["matrices_that_take_changes"] == 14
+
+
+def state_bytes(plan: dict[str, Any]) -> int:
+    """Of all tiers."""
+    return sum(int(row["bytes"]) for row in plan["bytes"] if row["class"] == "state")
+
+
+def test_bf16_masters_take_less_memory_and_learn(given: Path, tmp_path: Path, capsys: Any) -> None:
+    """`check` compares a run with exact masters."""
+    words = ("--method", "lsp", "--lsp_rank", "8", "--max_steps", "6")
+    states = {}
+    for master in ("fp32", "bf16"):
+        out = tmp_path / master
+        assert real_runs.here(given, out, *words, "--lsp_master", master) == 0
+        losses = [row["loss"] for row in real_runs.metrics(out) if "loss" in row]
+        assert losses[-1] < losses[0]
+        states[master] = state_bytes(json.loads((out / "plan.json").read_text()))
+    padded = json.loads((tmp_path / "bf16" / "plan.json").read_text())["subspaces"]["gradient_bytes_in_full"]
+    assert states["fp32"] - states["bf16"] == padded  # two bytes an element, as gradients have
+    check = ("--lsp_master", "bf16", "--learning_rate", "1e-5")
+    assert real_runs.here(given, tmp_path / "out", *words, *check, verb="check") == 0
+    assert "equal but for rounding" in capsys.readouterr().out
 
 
 def test_rotating_learns_every_matrix_in_turn(given: Path, tmp_path: Path) -> None:

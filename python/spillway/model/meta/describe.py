@@ -58,7 +58,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
             training=trained,
             rank=space.rank if space else 0,
             nonzeros=space.nonzeros if space else 0,
-            form=Form.fp32 if meta_model.is_fp32(p) else Form[meta_model.packed.get(key, "as_run")],
+            form=form_of(meta_model, p),
             pieces=meta_model.pieces.get(key, 0),
             apart=key in meta_model.on_demand,
             asked=asked if key in meta_model.on_demand else 1,
@@ -83,6 +83,14 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
         blocks=blocks,
         virtual_ranks=size.virtual_ranks,
     )
+
+
+def form_of(meta_model: MetaModel, p: nn.Parameter) -> Form:
+    """The form in which a run stores a parameter."""
+    space = meta_model.spaces.get(id(p))
+    if space and space.master == "bf16":
+        return Form.bf16_master
+    return Form.fp32 if meta_model.is_fp32(p) else Form[meta_model.packed.get(id(p), "as_run")]
 
 
 def list_matrices(module: nn.Module) -> list[nn.Parameter]:

@@ -67,9 +67,8 @@ def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
 def space_of(name: str, linear: Any, config: Config) -> Space:
     rows, columns = linear.weight.shape
     try:
-        return Space(
-            _engine.subspace_rank(rows, columns, config.lsp_rank or 0, config.lsp_nonzeros), config.lsp_nonzeros
-        )
+        rank = _engine.subspace_rank(rows, columns, config.lsp_rank or 0, config.lsp_nonzeros)
+        return Space(rank, config.lsp_nonzeros, config.lsp_master)
     except ValueError as error:
         raise InputError(f"{name}: {error}; choose layers without it by lsp_modules") from None
 
