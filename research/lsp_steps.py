@@ -27,7 +27,12 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
 from throttled import throttled  # noqa: E402
 
-METHODS = {"full": (), "lsp": ("--set", "lsp_residual=none")}  # projectors are learned once
+ONCE = ("--set", "lsp_residual=none")  # projectors are learned once
+METHODS = {
+    "full": ("--method", "full"),
+    "lsp": ("--method", "lsp", *ONCE),
+    "lsp, bf16 masters": ("--method", "lsp", *ONCE, "--set", "lsp_master=bf16"),
+}
 SPEED = 400  # MB/s
 LINKS = (10e9, 25e9)  # bytes per second
 ROOM = 6 << 10  # MiB of the path
@@ -49,6 +54,7 @@ def run(steps: int, prefix: Sequence[str], *words: str) -> dict[str, Any]:
         "device_bytes": plan.get("device_bytes_per_step"),
         "link_bytes": found["link_bytes"],  # of the last step, as measured
         "device_blocks": plan.get("device_blocks"),
+        "decisions": plan.get("decisions"),
         "subspaces": plan.get("subspaces"),
     }
 
@@ -59,7 +65,7 @@ def over_a_path(arguments: argparse.Namespace) -> dict[str, Any]:
         for _ in range(arguments.rounds):
             for method in METHODS:
                 where = ("--placement", "path", "--storage", str(paths.directories[0]))
-                words = ("--method", method, *METHODS[method], *where)
+                words = (*METHODS[method], *where)
                 found[method].append(run(arguments.steps, paths.prefix, *words, "--durability", "none"))
     return {"megabytes_per_second": SPEED, **found}
 
@@ -76,7 +82,7 @@ def over_a_link(arguments: argparse.Namespace) -> dict[str, Any]:
                     words = ("--device", "simulated", "--profile", str(profile), "--gpu-memory", memory)
                     for method, more in METHODS.items():
                         name = f"{method}, updated there" if there else method
-                        measured = run(arguments.steps, (), "--method", method, *more, *words)
+                        measured = run(arguments.steps, (), *more, *words)
                         found.setdefault(name, []).append(measured)
             out[f"{speed / 1e9:g} GB/s"] = found
     return out
@@ -106,7 +112,7 @@ def machine(speed: float, updates: bool) -> dict[str, Any]:
     """As `spillway doctor --measure` would write it, with a link of this speed, and a GPU that updates as the host."""
     from spillway.machine.profile import profile
 
-    found = dict(profile(None))
+    found: dict[str, Any] = json.loads(profile(None).to_json())
     gpu = {"name": "link", "memory": 1 << 31, "flops_per_second": 1e12}
     gpu |= {"to_gpu_bytes_per_second": speed, "from_gpu_bytes_per_second": speed}
     gpu |= {"update_elements_per_second": found["update_elements_per_second_all_cores"]} if updates else {}

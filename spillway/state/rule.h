@@ -132,10 +132,22 @@ struct StateFields {
   return update_elements(rule, chunk) - chunk.gradient_elements;
 }
 
-/// Bytes of the change of a reduced matrix, fp32 in the reduced shape, with the auxiliary fields that it goes through
-/// behind it.
-[[nodiscard]] constexpr Bytes change_bytes(const Chunk& chunk) noexcept {
-  return round_up(chunk.reduced.elements() * sizeof(float) + chunk.reduced.auxiliary_bytes(), Bytes{4096});
+/// The type of the change of a reduced matrix as it is sent: fp32, or that of weights that are their own masters.
+[[nodiscard]] constexpr ComputeType change_type(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  const auto own = rule_of(rule, chunk);
+  return own.has_remainder ? ComputeType::fp32 : own.type;
+}
+/// Bytes of the change, in the reduced shape, before the auxiliary fields that it goes through.
+[[nodiscard]] constexpr Bytes change_value_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return round_up(chunk.reduced.elements() * traits(change_type(rule, chunk)).bytes, Bytes{64});
+}
+/// Bytes of both.
+[[nodiscard]] constexpr Bytes change_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return round_up(change_value_bytes(rule, chunk) + chunk.reduced.auxiliary_bytes(), Bytes{4096});
+}
+/// Bytes that a device works on beside a change that is not fp32: the change, widened.
+[[nodiscard]] constexpr Bytes widened_change_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return traits(change_type(rule, chunk)).rounds ? chunk.reduced.elements() * sizeof(float) : 0;
 }
 
 /// Bytes of the remainders that come first in the state of a chunk.

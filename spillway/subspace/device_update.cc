@@ -52,14 +52,33 @@ void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& st
   it.device.run(
       it.stream,
       device::UpdateDelta{.moments = core.form.moments, .span = core.span, .step = step_inside(step, space, record)});
+  if (traits(change_type(rule_, it.chunk)).rounds) {
+    const auto n = space.elements();
+    auto* const rounded = reinterpret_cast<std::byte*>(delta_ + n);
+    convert(it, reinterpret_cast<std::byte*>(delta_), rounded, Way::round);
+    convert(it, rounded, reinterpret_cast<std::byte*>(delta_), Way::widen);
+  }
   expand(it, step, delta_);
+}
+
+/// The change between fp32 and the type that it is sent in.
+void DeviceSubspaceUpdate::convert(const There& it, const std::byte* from, std::byte* to, Way way) const {
+  const auto type = change_type(rule_, it.chunk), fp32 = kernels::Element::fp32;
+  it.device.run(it.stream, device::Convert{.from = traits(way == Way::round ? fp32 : type).encoding,
+                                           .to = way == Way::round ? type : fp32,
+                                           .values = from,
+                                           .out = to,
+                                           .n = it.chunk.reduced.elements()});
 }
 
 void DeviceSubspaceUpdate::apply(device::Device& device, device::Stream stream, const state::Chunk& chunk,
                                  const state::GroupPointers& groups, const kernels::UpdateStep& step) {
-  const auto* const delta = as<float>(groups.change);
-  auto* const pair = groups.change + chunk.reduced.elements() * sizeof(float);
-  expand({.device = device, .stream = stream, .chunk = chunk, .groups = groups, .ours = pair}, step, delta);
+  auto* const pair = groups.change + change_value_bytes(rule_, chunk);
+  const There it{.device = device, .stream = stream, .chunk = chunk, .groups = groups, .ours = pair};
+  if (widened_change_bytes(rule_, chunk) == 0) return expand(it, step, as<float>(groups.change));
+  auto* const widened = groups.change + change_bytes(rule_, chunk);
+  convert(it, groups.change, widened, Way::widen);
+  expand(it, step, as<float>(widened));
 }
 
 /// Adds the change of S, through the pair, to the matrix.

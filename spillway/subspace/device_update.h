@@ -19,8 +19,8 @@ namespace spillway::subspace {
 /// moments are carried over does it wait for them, for that is its own work.
 class DeviceSubspaceUpdate : public sink::DeviceUpdate {
  public:
-  /// `delta`: on the device, fp32, for the largest S that is updated there. Of a rule that plan::no_device_update() has
-  /// nothing against, with weights of bf16. References must outlive it.
+  /// `delta`: on the device, fp32, for the largest S that is updated there, and behind it room for the change as sent.
+  /// Of a rule that plan::no_device_update() has nothing against, with weights of bf16. References must outlive it.
   DeviceSubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule, const Subspaces& subspaces,
                        float* delta)
       : layout_(layout), rule_(rule), subspaces_(subspaces), delta_(delta) {}
@@ -41,6 +41,8 @@ class DeviceSubspaceUpdate : public sink::DeviceUpdate {
     const std::byte* given = nullptr;  ///< of the gradient
   };
   void change(const There& it, const kernels::UpdateStep& step, const optim::RefitRecord& record);
+  enum class Way { round, widen };
+  void convert(const There& it, const std::byte* from, std::byte* to, Way way) const;
   void expand(const There& it, const kernels::UpdateStep& step, const float* delta) const;
   void adopt(const There& it, const optim::RefitRecord& before, const optim::RefitRecord& after);
   [[nodiscard]] state::Located moments_of(const There& it) const;

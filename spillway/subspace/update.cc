@@ -96,7 +96,7 @@ void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointe
   const auto bytes = optim::projector_fields(chunk.reduced).bytes;
   if (made_with(record(ours), record(given))) std::memcpy(ours, given, bytes);
   if (groups.change != nullptr) {
-    std::memcpy(groups.change + chunk.reduced.elements() * sizeof(float), ours, bytes);
+    std::memcpy(groups.change + change_value_bytes(rule_, chunk), ours, bytes);
   }
 }
 
@@ -142,7 +142,7 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
                                const kernels::UpdateStep& step, std::size_t tile) {
   const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.reduced.elements());
   const auto own = step_inside(step, chunk.reduced, record(groups.state + state_fields(rule_, chunk).auxiliary));
-  auto* const delta = change_of(groups);
+  auto* const delta = change_of(chunk, groups);
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
@@ -152,7 +152,26 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
     at.span.weight = reinterpret_cast<std::byte*>(delta + first);
     at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());
     kernels::update(at.form, at.span, own);
+    round_change(chunk, groups, first, n);
   }
+}
+
+float* SubspaceUpdate::change_of(const state::Chunk& chunk, const state::GroupPointers& groups) noexcept {
+  const bool rounds = traits(change_type(rule_, chunk)).rounds;
+  return groups.change != nullptr && !rounds ? reinterpret_cast<float*>(groups.change) : delta_.data();
+}
+
+/// Rounds the change to the type that it is sent in, whether or not it is sent.
+void SubspaceUpdate::round_change(const state::Chunk& chunk, const state::GroupPointers& groups, std::uint64_t first,
+                                  std::uint64_t n) noexcept {
+  const auto type = change_type(rule_, chunk);
+  if (!traits(type).rounds) return;
+  std::array<std::uint16_t, kPiece> rounded;  // NOLINT: filled below
+  auto* const bytes = reinterpret_cast<std::byte*>(rounded.data());
+  auto* const delta = delta_.data() + first;
+  device::convert(kernels::Encoding::fp32, reinterpret_cast<const std::byte*>(delta), n, 0, n, type, bytes);
+  device::widen(type, bytes, delta, n);
+  if (groups.change != nullptr) std::memcpy(groups.change + first * sizeof(std::uint16_t), bytes, n * 2);
 }
 
 std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
@@ -164,7 +183,8 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
   const auto& it = chunk.reduced;
   const auto& span = layout_.spans(chunk.id).front();
   const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
-  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(groups), step);
+  const auto expansion =
+      expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(chunk, groups), step);
   const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
   const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);

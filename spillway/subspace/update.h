@@ -62,10 +62,10 @@ class SubspaceUpdate : public sink::HostUpdate {
   void finish(const state::Chunk& chunk, const state::GroupPointers& groups) override;
 
  private:
-  /// The place that the change of S is made in: the groups', or this one's.
-  [[nodiscard]] float* change_of(const state::GroupPointers& groups) noexcept {
-    return groups.change != nullptr ? reinterpret_cast<float*>(groups.change) : delta_.data();
-  }
+  /// The change of S that a matrix is moved by, fp32: in the groups' place for it, or here.
+  [[nodiscard]] float* change_of(const state::Chunk& chunk, const state::GroupPointers& groups) noexcept;
+  void round_change(const state::Chunk& chunk, const state::GroupPointers& groups, std::uint64_t first,
+                    std::uint64_t n) noexcept;
   void begin(const state::Chunk& chunk, const state::GroupPointers& groups);
   void carry(const state::Chunk& chunk, const state::GroupPointers& groups);
 

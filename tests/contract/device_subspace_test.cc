@@ -167,8 +167,13 @@ TEST(DeviceSubspace, CopiesTakeChangesOfStepsThatAreReplayed) {
 }
 
 /// S and the projectors cross the link, and the matrices do not.
-TEST(DeviceSubspace, AStepSendsChangesInPlaceOfMatrices) {
-  const auto description = describe({.layers = 3, .ffn = 192, .tied = false, .subspace = "up|down"});
+class ChangesSent : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Masters, ChangesSent, ::testing::Bool());
+
+TEST_P(ChangesSent, AStepSendsChangesInPlaceOfMatrices) {
+  const auto description =
+      describe({.layers = 3, .ffn = 192, .tied = false, .subspace = "up|down", .bf16_masters = GetParam()});
   const Engine whole(description, with_device(copies(false), 0)), changes(description, with_device(copies(true), 0));
   ASSERT_EQ(taking_changes(whole), 0U);
   ASSERT_EQ(taking_changes(changes), 6U);
@@ -176,7 +181,7 @@ TEST(DeviceSubspace, AStepSendsChangesInPlaceOfMatrices) {
   for (const auto& chunk : changes.layout().chunks()) {
     if (!chunk.reduced.any()) continue;
     matrices += state::weight_bytes(description.rule(), chunk);
-    sent += state::change_bytes(chunk);
+    sent += state::change_bytes(description.rule(), chunk);
   }
   EXPECT_EQ(whole.plan().to_device_per_step - changes.plan().to_device_per_step, matrices - sent);
 }

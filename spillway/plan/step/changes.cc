@@ -34,14 +34,14 @@ void add_change(StepGraph& graph, Index c) {
   const auto readers = readers_of(graph, c, out.changes[c].weight.buffer);
   const auto first = readers.front();
   bring_remainder(graph, c, first);
-  const auto bytes = state::change_bytes(graph.chunk(c));
-  const auto add = [&](TierKind tier) {
-    return Place{graph.add_buffer(BufferClass::staging, bytes, graph.order.update(c),
+  const auto bytes = state::change_bytes(graph.rule, graph.chunk(c));
+  const auto add = [&](TierKind tier, Bytes work) {
+    return Place{graph.add_buffer(BufferClass::staging, bytes + work, graph.order.update(c),
                                   around_update(graph, Lane::from_device, c), tier)};
   };
   auto& it = out.changes[c];
-  it.here = add(TierKind::host);
-  it.there = add(TierKind::device);
+  it.here = add(TierKind::host, 0);
+  it.there = add(TierKind::device, state::widened_change_bytes(graph.rule, graph.chunk(c)));
   const auto update = out.update_task[c];
   const Object what{ObjectKind::change, c};
   const auto up =

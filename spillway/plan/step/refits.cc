@@ -23,12 +23,14 @@ class RefitHops {
   }
 
  private:
-  /// The change of one S: one update runs at a time. False: no such matrix is updated there.
+  /// The change of one S, and room to round it: one update runs at a time. False: no such matrix is updated there.
   bool add_change() {
     Bytes most = 0;
     for (Index c = 0; c < graph_.chunks(); ++c) {
       if (!graph_.placement[c].updated_there()) continue;
-      most = std::max(most, graph_.chunk(c).reduced.elements() * sizeof(float));
+      const auto& chunk = graph_.chunk(c);
+      const auto rounded = state::widened_change_bytes(graph_.rule, chunk) > 0 ? change_bytes(graph_.rule, chunk) : 0;
+      most = std::max(most, chunk.reduced.elements() * sizeof(float) + rounded);
     }
     if (most == 0) return false;
     const Place change{graph_.add_whole(BufferClass::scratch, most, TierKind::device)};
