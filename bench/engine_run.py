@@ -1,9 +1,9 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line. Exit code 3: it does not fit.
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-              [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
-              [--device cuda:0 --gpu-memory BYTES] [--batch N] [--pack N] [--micro-batches N ...] [--compute-dtype fp32]
-              [--learning-rate R] [--timelines DIR] [--set KEY=VALUE ...]
+              [--placement path --storage DIR ... --dram-budget BYTES] [--method lsp] [--profile FILE]
+              [--durability none] [--device cuda:0 --gpu-memory BYTES] [--batch N] [--pack N] [--micro-batches N ...]
+              [--compute-dtype fp32] [--learning-rate R] [--timelines DIR] [--set KEY=VALUE ...]
               [--repeat-layers] [--launch-alone CORES] [--kernels FILE]
 
 `seconds` lists every step, `start_seconds` the time before the first. `--micro-batches 2 4 8` runs the steps once for
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--sequence", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--placement", default="dram")
-    parser.add_argument("--storage", type=Path)
+    parser.add_argument("--storage", type=Path, nargs="+", default=[], metavar="DIR")
     parser.add_argument("--dram-budget")
     for name in ("method", "device", "gpu-memory", "profile", "durability", "compute-dtype"):
         parser.add_argument(f"--{name}")
@@ -163,8 +163,8 @@ def make_config(arguments: argparse.Namespace, directory: Path) -> Config:
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
              "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate),
              "--overwrite"]  # fmt: skip
-    if arguments.storage:
-        words += ["--storage", str(arguments.storage)]
+    for directory in arguments.storage:
+        words += ["--storage", str(directory)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
     if arguments.pack > 1:

@@ -45,15 +45,28 @@ def patterns(arguments: argparse.Namespace, paths: Throttled, streams: int) -> d
         text=True,
         check=True,
     )
-    found = {}
+    found: dict[str, dict[str, float]] = {}
+    name = ""
     for line in done.stdout.splitlines():
         if line.startswith("note"):
             print(line)
             continue
+        if line.startswith("layout"):
+            found[name]["reads_allowed"] = allowed_reads(line, arguments.rates)
+            print(f"{'':8} reads allowed by their layout {found[name]['reads_allowed']:6.1%}", flush=True)
+            continue
+        name = line.split()[0]
         shares = [rate / 1e6 / sum(arguments.rates) for rate in rates_of(line)]
-        found[line.split()[0]] = dict(zip(("read", "write"), shares, strict=True))
-        print(f"{line.split()[0]:8} read {shares[0]:6.1%}  write {shares[1]:6.1%} of the sum of the limits", flush=True)
+        found[name] = dict(zip(("read", "write"), shares, strict=True))
+        print(f"{name:8} read {shares[0]:6.1%}  write {shares[1]:6.1%} of the sum of the limits", flush=True)
     return found
+
+
+def allowed_reads(line: str, rates: list[float]) -> float:
+    """The part of the sum of the limits at which the path is busy that holds most for its limit; 1 where nothing is
+    only read."""
+    parts = [float(word) for word in line.split()[1 : 1 + len(rates)]]
+    return 1 / max(max(part * sum(rates) / rate for part, rate in zip(parts, rates, strict=True)), 1.0)
 
 
 def lines_of(words: list[str]) -> Iterator[str]:

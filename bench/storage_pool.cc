@@ -68,6 +68,20 @@ class Load {
     stop_ = false;
     go(pattern, false);
   }
+  /// Parts of the content that is read and never written anew, by path: its layout bounds the reads.
+  [[nodiscard]] std::vector<double> layout_of_reads() const {
+    std::vector<double> parts(settings_.directories.size());
+    double all = 0;
+    for (const auto& stream : streams_) {
+      if (!stream->reads || stream->writes) continue;
+      for (const auto& object : stream->objects) {
+        for (const storage::Place place : object) ++parts[place.path];
+        all += static_cast<double>(object.size());
+      }
+    }
+    for (double& part : parts) part = all > 0 ? part / all : 0;
+    return parts;
+  }
   void stop() {
     stop_ = true;
     pool_.drain();
@@ -204,6 +218,10 @@ void measure(const storage::Pool& pool, Load& load, const Settings& settings, co
     report.line(pattern);
   }
   load.stop();
+  std::printf("layout  ");
+  for (const double part : load.layout_of_reads()) std::printf(" %.3f", part);
+  std::printf(" of what %s only reads lies on each path\n", pattern.c_str());
+  std::fflush(stdout);
 }
 
 void answer(const Settings& settings) {

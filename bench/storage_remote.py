@@ -34,7 +34,7 @@ def measured(words: list[str], limit: float) -> dict[str, dict[str, float]]:
     found = {}
     for line in done.stdout.splitlines():
         print(line, flush=True)
-        if not line.startswith("note"):
+        if not line.startswith(("note", "layout")):
             shares = [rate / limit for rate in rates_of(line)]
             found[line.split()[0]] = dict(zip(("read", "write"), shares, strict=True))
     return found

@@ -79,6 +79,13 @@ def make_group() -> Path:
     raise SystemExit("no blkio controller of cgroup v1 is mounted")
 
 
+def format_device(device: str, directory: Path) -> None:
+    """Makes a file system on the device, and mounts it in a new directory."""
+    run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard", device)
+    directory.mkdir()
+    run("mount", "-o", "noatime", device, str(directory))
+
+
 def unmount(directory: Path) -> None:
     """The kernel lets go of a program's rings a moment after its end."""
     for _ in range(100):
@@ -89,8 +96,10 @@ def unmount(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def throttled(rates: Sequence[float], mib: int | Sequence[int], back: Path = Path("/dev/shm")) -> Iterator[Throttled]:
-    """Paths of so many MB/s and MiB, the same for all or one each."""
+def throttled(
+    rates: Sequence[float], mib: int | Sequence[int], back: Path = Path("/dev/shm"), raw: bool = False
+) -> Iterator[Throttled]:
+    """Paths of so many MB/s and MiB, the same for all or one each. `raw`: devices without a file system."""
     sizes = [mib] * len(rates) if isinstance(mib, int) else mib
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     with contextlib.ExitStack() as stack:
@@ -106,11 +115,9 @@ def throttled(rates: Sequence[float], mib: int | Sequence[int], back: Path = Pat
             run("fallocate", "-l", f"{size}M", str(image))
             paths.loops.append(run("losetup", "--find", "--show", "--direct-io=on", str(image)))
             stack.callback(run, "losetup", "-d", paths.loops[-1])
-            run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard",
-                paths.loops[-1])  # fmt: skip
-            directory.mkdir()
-            run("mount", "-o", "noatime", paths.loops[-1], str(directory))
-            stack.callback(unmount, directory)
-            paths.directories.append(directory)
+            if not raw:
+                format_device(paths.loops[-1], directory)
+                stack.callback(unmount, directory)
+                paths.directories.append(directory)
             paths.limit(number, rate)
         yield paths

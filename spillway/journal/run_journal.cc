@@ -80,7 +80,18 @@ Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Byte
 
 void RunJournal::snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
   journal_.snapshot_written(static_cast<std::uint32_t>(chunk), version, pieces);
-  if (keeps_gradients() && pool_->free() < low_water_) journal_.hurry();
+  if (keeps_gradients() && is_short_of_places(pieces.size())) journal_.hurry();
+}
+
+/// A full path leaves its share of the writes to the other paths, and later reads wait for those. A path full of needed
+/// versions gains nothing from a flush: another one for its sake waits until `low_water_` bytes have been written.
+bool RunJournal::is_short_of_places(std::size_t written_pieces) {
+  const auto count = static_cast<std::uint32_t>(written_pieces);
+  const Bytes written = pieces_since_hurry_.fetch_add(count, std::memory_order_relaxed) + count;
+  const bool one_is_short = written * storage::kExtentAlignment >= low_water_ && pool_->free_in_shares() < low_water_;
+  if (!one_is_short && pool_->free() >= low_water_) return false;
+  pieces_since_hurry_.store(0, std::memory_order_relaxed);
+  return true;
 }
 
 void RunJournal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {

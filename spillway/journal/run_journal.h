@@ -1,6 +1,7 @@
 // The journal of a run, joined to the paths and the pool that it is about.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -26,8 +27,8 @@ class RunJournal : private JournalListener {
     std::span<const Manifest> pinned;
   };
 
-  /// The paths outlive it. When fewer bytes than `low_water` are free, places are won back without waiting for a
-  /// commit.
+  /// The paths outlive it. When fewer bytes than `low_water` are free, or can be written until the first path is
+  /// full (Pool::free_in_shares), places are won back without waiting for a commit.
   /// `votes` as Journal has it.
   RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water, VotePort* votes = nullptr);
   ~RunJournal() override;
@@ -70,6 +71,8 @@ class RunJournal : private JournalListener {
   void path_failed(std::uint32_t path, std::exception_ptr error) override;
   void failed(std::exception_ptr error) override;
   void throw_if_failed() const SPILLWAY_REQUIRES(mutex_);
+  /// Counts the pieces of a snapshot.
+  [[nodiscard]] bool is_short_of_places(std::size_t written_pieces);
   void wait_opened();
   /// Waits until something has changed.
   void wait(MutexLock& lock) SPILLWAY_REQUIRES(mutex_);
@@ -85,6 +88,7 @@ class RunJournal : private JournalListener {
   Mutex mutex_;
   Condition changed_;
   bool opened_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::atomic<std::uint32_t> pieces_since_hurry_ = 0;  ///< of snapshots
   std::optional<std::uint64_t> durable_ SPILLWAY_GUARDED_BY(mutex_);
   std::exception_ptr failure_ SPILLWAY_GUARDED_BY(mutex_);
 

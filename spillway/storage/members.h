@@ -23,6 +23,8 @@ class Members {
   [[nodiscard]] bool in_use(Place place) const noexcept;  ///< `place` exists
   /// The free places of the paths that can be written.
   [[nodiscard]] std::uint64_t free() const noexcept { return striping_.places(); }
+  /// Pieces that fit until the first of them is full, if each gets its share by speed.
+  [[nodiscard]] std::uint64_t free_in_shares() const noexcept { return striping_.places_in_shares(); }
   /// Whether they could hold that many pieces if they were empty, and, after an outage, all that must be held.
   [[nodiscard]] bool can_hold(std::uint64_t pieces) const noexcept;
 

@@ -61,6 +61,7 @@ class Pool::Impl {
   void refuse_waiting();
   void drain();
   [[nodiscard]] Bytes free() const;
+  [[nodiscard]] Bytes free_in_shares() const;
   [[nodiscard]] Bytes waiting() const;
   [[nodiscard]] std::size_t stalled() const;
   [[nodiscard]] std::vector<PathState> paths() const;
@@ -381,6 +382,11 @@ Bytes Pool::Impl::free() const {
   return available() * kPoolPiece;
 }
 
+Bytes Pool::Impl::free_in_shares() const {
+  const MutexLock lock(mutex_);
+  return std::min(available(), members_.free_in_shares()) * kPoolPiece;
+}
+
 /// Free places that are not reserved; after an outage fewer may be free than are reserved.
 std::uint64_t Pool::Impl::available() const {
   return members_.free() - std::min(members_.free(), reserved_);
@@ -458,6 +464,9 @@ void Pool::drain() {
 }
 Bytes Pool::free() const {
   return impl_->free();
+}
+Bytes Pool::free_in_shares() const {
+  return impl_->free_in_shares();
 }
 Bytes Pool::waiting() const {
   return impl_->waiting();

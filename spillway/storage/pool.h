@@ -134,7 +134,9 @@ class Pool {
   /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 
-  [[nodiscard]] Bytes free() const;     ///< on paths that can be written, and not reserved
+  [[nodiscard]] Bytes free() const;  ///< on paths that can be written, and not reserved
+  /// Bytes that can be written until the first path is full, if each path gets its share by speed; at most free().
+  [[nodiscard]] Bytes free_in_shares() const;
   [[nodiscard]] Bytes waiting() const;  ///< places that waiting writes want, as bytes
   /// The number of requests under way when each of them waits for places, no transfer is under way and no listener is
   /// being called, so that nothing goes on before somebody releases; otherwise 0.

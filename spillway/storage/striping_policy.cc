@@ -30,6 +30,16 @@ std::uint64_t StripingPolicy::places() const noexcept {
   return sum;
 }
 
+std::uint64_t StripingPolicy::places_in_shares() const noexcept {
+  double weights = 0, least = std::numeric_limits<double>::infinity();
+  for (const Entry& entry : entries_) {
+    if (!entry.open) continue;
+    weights += entry.weight();
+    least = std::min(least, static_cast<double>(entry.places) / entry.weight());
+  }
+  return weights > 0 ? static_cast<std::uint64_t>(least * weights) : 0;
+}
+
 /// The virtual time of the path that is furthest behind, from which queued work starts.
 double StripingPolicy::now() const noexcept {
   double now = std::numeric_limits<double>::infinity();

@@ -39,6 +39,8 @@ class StripingPolicy {
   void remove_place(std::uint32_t path);  ///< somebody else took it
   /// The free places of all open paths.
   [[nodiscard]] std::uint64_t places() const noexcept;
+  /// Pieces that fit until the first open path is full, if each path gets its share by speed.
+  [[nodiscard]] std::uint64_t places_in_shares() const noexcept;
 
   /// Chooses the path that writes the next piece, of that length. The piece counts as queued there, and takes one of
   /// the path's places. places() must be > 0.
@@ -63,6 +65,8 @@ class StripingPolicy {
     [[nodiscard]] double cost(Bytes bytes) const noexcept {
       return (read_cost + write_cost) * static_cast<double>(bytes);
     }
+    /// Share of a path, relative to the other paths.
+    [[nodiscard]] double weight() const noexcept { return 1 / (read_cost + write_cost); }
     [[nodiscard]] double queued() const noexcept { return write_cost * static_cast<double>(writing); }
     /// How many seconds it may fall behind the path that was chosen last.
     [[nodiscard]] double credit() const noexcept { return std::max(kMostCredit, cost(kExtentAlignment)); }

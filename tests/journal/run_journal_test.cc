@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -157,6 +158,81 @@ TEST_F(RunJournalTest, WhatIsExpectedOfAPieceIsVerified) {
   ++piece.checksum;
   expect(*path_, piece);
   EXPECT_ERROR(object.read(*pool_), ErrorCode::corrupt, "is corrupt");
+}
+
+/// The journal of many chunks over a small and a large path of the same speed.
+class UnevenPaths : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kChunks = 24;
+  static constexpr Bytes kLowWater = 4 * MiB;
+
+  UnevenPaths() {
+    for (const auto& member : parts_.members()) paths_.push_back(member.path);
+    journal_ = std::make_unique<RunJournal>(spec_, paths_, kLowWater);
+    pool_ = std::make_unique<storage::Pool>(parts_.members(), journal_->pool_options());
+    journal_->attach(*pool_);
+    journal_->open({.before = &before_});
+  }
+  ~UnevenPaths() override {
+    journal_->stop();
+    pool_.reset();
+  }
+
+  std::vector<Piece> write() {
+    storage::testing::Object object(memory_.span());
+    object.write(*pool_);
+    return {piece_of(journal_->paths(), object.places[0], memory_.span().size(), 0)};
+  }
+  void write_snapshot(std::uint32_t chunk, std::uint64_t step) {
+    journal_->snapshot_written(chunk, step, write());
+    while (!journal_->quiet()) std::this_thread::yield();
+  }
+  void begin() {
+    for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) write_snapshot(chunk, 0);
+    journal_->commit({.step = 0});
+    journal_->wait_durable(0);
+  }
+  void commit_with_gradient(std::uint64_t step) {
+    const std::uint32_t used = 0;
+    journal_->gradient_written(0, step, write());
+    journal_->commit({.step = step, .gradients = {&used, 1}});
+    journal_->wait_durable(step);
+  }
+  [[nodiscard]] Bytes free(std::size_t path) const { return pool_->paths()[path].free; }
+  [[nodiscard]] std::uint64_t flushes() const { return pool_->paths()[0].moved.syncs; }
+
+  const JournalSpec spec_{
+      .run = "test", .paths = 2, .chunks = std::vector<SnapshotSpec>(kChunks), .gradients = {{.chunks = kChunks}}};
+  storage::testing::PoolParts parts_{{20 * MiB, 200 * MiB}, {}, MetadataLayout(spec_).bytes()};
+  sys::Mapping memory_{kObject};
+  Recovered before_;
+  std::vector<storage::Path*> paths_;
+  std::unique_ptr<RunJournal> journal_;
+  std::unique_ptr<storage::Pool> pool_;
+};
+
+TEST_F(UnevenPaths, AFullPathIsRelievedBeforeItsShareGoesToTheOthers) {
+  begin();
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    commit_with_gradient(step);
+    for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      write_snapshot(chunk, step);
+      EXPECT_GT(free(0), 0U) << "step " << step << ", chunk " << chunk;
+    }
+  }
+}
+
+TEST_F(UnevenPaths, APathFullOfNeededVersionsIsNotFlushedForEachSnapshot) {
+  begin();
+  std::vector<storage::testing::Object> ballast;
+  while (free(0) > MiB) {
+    ballast.emplace_back(memory_.span());
+    ballast.back().write(*pool_);
+  }
+  commit_with_gradient(1);
+  const auto before = flushes();
+  for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) write_snapshot(chunk, 1);
+  EXPECT_LT(flushes() - before, kChunks) << "an epoch has two";
 }
 
 }  // namespace

@@ -16,12 +16,13 @@ namespace spillway::storage::testing {
 /// One directory and path per capacity given; with a script of faults, unless over a ring of the test's choice.
 class PoolParts {
  public:
-  explicit PoolParts(const std::vector<Bytes>& capacities, const sys::RingFactory& ring = {}) {
+  explicit PoolParts(const std::vector<Bytes>& capacities, const sys::RingFactory& ring = {}, Bytes metadata = 0) {
     for (std::size_t i = 0; i < capacities.size(); ++i) {
       directories_.push_back(std::make_unique<TemporaryDirectory>());
       faults_.push_back(std::make_shared<sys::Faults>());
       PathOptions options = options_in(directories_.back()->path(), capacities[i]);
       options.name = name(i);
+      options.metadata = metadata;
       paths_.push_back(std::make_unique<Path>(options, ring ? ring : sys::faulty(sys::make_ring, faults_.back())));
       members_.push_back({paths_.back().get(), capacities[i], {}, name(i)});
     }

@@ -160,6 +160,19 @@ TEST(StripingPolicy, FullAndClosedPathsGetNothing) {
   EXPECT_EQ(stripe(policy, 4, 3), (std::vector<int>{4, 0, 0}));
 }
 
+TEST(StripingPolicy, PlacesInSharesEndWithTheFirstFullPath) {
+  StripingPolicy policy = policy_of({{400e6, 400e6}, {400e6, 400e6}, {200e6, 200e6}}, 100);
+  EXPECT_EQ(policy.places_in_shares(), 250U) << "two fifths are 100";
+  policy.add_places(0, 100);
+  policy.add_places(1, 300);
+  EXPECT_EQ(policy.places_in_shares(), 500U);
+  const auto counts = stripe(policy, 499, 3);
+  EXPECT_EQ(policy.places_in_shares(), 0U) << counts[0] << " of 200";
+  EXPECT_GT(policy.places(), 0U);
+  policy.close(0);
+  EXPECT_GT(policy.places_in_shares(), 0U);
+}
+
 TEST(StripingPolicy, APathThatWasFullDoesNotGetABurst) {
   StripingPolicy policy = policy_of({{1e9, 1e9}, {1e9, 1e9}}, 10'000);
   for (int i = 0; i < 10'000; ++i) policy.remove_place(0);
