@@ -3,7 +3,8 @@
 A figure is a table of these keys:
 
     of       FILE:PATH, a file of bench/results and a place in it: names apart by dots, [*] for all of a list,
-             [seed=0,method=full] those of it that have these, [0] where it has one alone, ["a name, with anything"]
+             [seed=0,method=full] those of it that have these, [0] where it has one alone, ["a name, with anything"],
+             of a list what has that name as "what"
     how      what becomes of several: "each" (all are quoted), "median", "mean", "min", "max", "largest" (of absolute
              values), "sum" or "count"; without it there is one
     reduce   of several quotients or differences, as `how`
@@ -79,6 +80,8 @@ def taken(value: Any, step: re.Match[str]) -> list[Any]:
         return [each for each in value if all(str(each[key]) == text for key, text in pairs)]
     if index and len(value) > 1:
         raise NotHeld(f"[{index}] is one of {len(value)}: quote [*], or say which by what it has")
+    if quoted and isinstance(value, list):
+        return [each for each in value if each["what"] == quoted]
     return [value[int(index)] if index else value[name or quoted]]
 
 

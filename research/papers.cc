@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "research/papers_report.h"
+#include "research/papers_tables.h"
 #include "research/spillway_plan.h"
 #include "research/study/cxl.h"
 #include "research/study/host_memory.h"
@@ -60,122 +61,6 @@ void updates(Report& report) {
   report.plan("cxl_updates", "4:1, by bandwidth", ms(4.0 / 5));
   const auto exact = [&](double dram) { return 1e3 * update_seconds(hardware, 671e6, {dram, 1 - dram}, 26); };
   report.plan("cxl_updates", "4:1, Spillway's exact states", exact(4.0 / 5));
-}
-
-/// Percent of DRAM-only throughput that a placement loses.
-double lost(const Hardware& hardware, const CxlWork& work, CxlPlacement how, double dram) {
-  return 100 * (1 - dram / cxl_step_seconds(hardware, work, how));
-}
-
-PlannedModel planned(const DecoderShape& shape) {
-  const auto size = [](std::uint64_t of) { return static_cast<std::int64_t>(of); };
-  return {.layers = shape.layers,
-          .hidden = size(shape.hidden),
-          .vocabulary = size(shape.vocabulary),
-          .matrices = llama_matrices(size(shape.hidden), size(shape.query), size(shape.key), size(shape.feed_forward)),
-          .tied = shape.tied,
-          .query = shape.query,
-          .key = shape.key,
-          .feed_forward = shape.feed_forward};
-}
-
-// Batches and tokens as the released run.sh has them, for both of its models.
-struct CxlCase {
-  DecoderShape shape;
-  CxlWork work;
-};
-
-std::vector<CxlCase> cxl_cases() {
-  const struct {
-    double batch, tokens;
-  } table[] = {{1, 4096}, {8, 4096}, {16, 4096}, {1, 32768}, {2, 32768}, {3, 32768}};
-  const DecoderShape smaller{"7B", 28, 3584, 18944, 3584, 512, 152064, false, true},
-      larger{"12B", 40, 5120, 14336, 4096, 1024, 131072};
-  std::vector<CxlCase> out;
-  for (const auto& it : table) out.push_back({smaller, {7.6e9, 28U, 3584U, it.tokens, it.batch}});
-  for (const auto& it : table) out.push_back({larger, {12.2e9, 40U, 5120U, it.tokens, it.batch}});
-  return out;
-}
-
-Profile with_two_cards(Profile profile) {
-  profile.nodes.push_back(profile.nodes.back());
-  profile.nodes.back().id += 1;
-  return profile;
-}
-
-/// Seconds of a step of Spillway's own plan; none if no plan fits.
-double plan_seconds(const Profile& profile, const CxlCase& of, const char* format) {
-  auto model = planned(of.shape);
-  model.sequence = static_cast<std::uint64_t>(of.work.sequence);
-  model.batch = static_cast<std::uint64_t>(of.work.batch);
-  model.format = format;
-  try {
-    return spillway_plan(profile, model).prediction.step_seconds;
-  } catch (const spillway::Error&) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-}
-
-/// The same machine without a card, with more DRAM than a run takes.
-Profile with_dram_only(Profile profile) {
-  profile.nodes.resize(1);
-  profile.nodes.front().capacity = profile.dram_total = profile.dram_available = 1024 * GiB;
-  return profile;
-}
-
-Profile with_dram(Profile profile, spillway::Bytes bytes) {
-  profile.nodes.front().capacity = bytes;
-  return profile;
-}
-
-void cxl_steps(Report& report) {
-  const auto profile = report.profile("cxl");
-  const auto one = report.machine("cxl"), two = make_hardware(with_two_cards(profile));
-  double least = 100, most = 0, most_two = 0, gain = 0, plan_least = 100, plan_most = -100;
-  for (const auto& it : cxl_cases()) {
-    const auto dram = cxl_step_seconds(one, it.work, CxlPlacement::dram_only);
-    const auto own = lost(one, it.work, CxlPlacement::class_wise, dram);
-    const auto plan =
-        100 * (1 - plan_seconds(with_dram_only(profile), it, "exact") / plan_seconds(profile, it, "exact"));
-    least = std::min(least, own);
-    most = std::max(most, own);
-    most_two = std::max(most_two, lost(two, it.work, CxlPlacement::class_wise, dram));
-    gain = std::max(gain, 100 * ((100 - own) / (100 - lost(one, it.work, CxlPlacement::interleaved, dram)) - 1));
-    plan_least = std::min(plan_least, plan);
-    plan_most = std::max(plan_most, plan);
-  }
-  report.row("cxl_steps", "class-wise, one card, least that is lost (%)", paper(1), least);
-  report.row("cxl_steps", "class-wise, one card, most that is lost (%)", paper(3), most);
-  report.row("cxl_steps", "class-wise, two cards, most that is lost (%)", paper(0), most_two, "about");
-  report.row("cxl_steps", "most gained over interleaving, one card (%)", paper(21), gain, "fitted");
-  report.plan("cxl_steps", "Spillway, one card, least that is lost (%)", plan_least);
-  report.plan("cxl_steps", "Spillway, one card, most that is lost (%)", plan_most);
-}
-
-/// Seconds of each case for every side, a column each.
-void cxl_seconds(Report& report) {
-  const auto profile = report.profile("cxl");
-  auto small = profile;
-  for (auto& gpu : small.gpus) gpu.memory = 32 * GiB;
-  for (const auto dram : {64, 100, 128}) {
-    const auto one = with_dram(profile, dram * GiB), two = with_two_cards(one);
-    const auto hardware = make_hardware(one), second = make_hardware(two);
-    for (const auto& it : cxl_cases()) {
-      const auto name = std::to_string(dram) + " GiB of DRAM, " + it.shape.name + ", " +
-                        std::to_string(static_cast<int>(it.work.batch)) + " x " +
-                        std::to_string(static_cast<int>(it.work.sequence)) + ": ";
-      const auto column = [&](const char* side, double seconds) { report.plan("cxl_seconds", name + side, seconds); };
-      column("DRAM only", cxl_step_seconds(hardware, it.work, CxlPlacement::dram_only));
-      column("interleaved", cxl_step_seconds(hardware, it.work, CxlPlacement::interleaved));
-      column("class-wise", cxl_step_seconds(hardware, it.work, CxlPlacement::class_wise));
-      column("class-wise, two cards", cxl_step_seconds(second, it.work, CxlPlacement::class_wise));
-      column("Spillway, DRAM only", plan_seconds(with_dram_only(profile), it, "exact"));
-      column("Spillway", plan_seconds(one, it, "exact"));
-      column("Spillway, two cards", plan_seconds(two, it, "exact"));
-      column("Spillway, bf16 states", plan_seconds(one, it, "bf16"));
-      column("Spillway, GPU of 32 GiB", plan_seconds(with_dram(small, dram * GiB), it, "exact"));
-    }
-  }
 }
 
 void host_memory_table(Report& report) {
@@ -509,8 +394,12 @@ int main(int count, char** words) {
                                                               {"cxl_updates", updates},
                                                               {"cxl_steps", cxl_steps},
                                                               {"cxl_seconds", cxl_seconds},
+                                                              {"cxl_bound", cxl_bound},
+                                                              {"cxl_rows", cxl_rows},
                                                               {"host_memory", host_memory_table},
+                                                              {"long_rows", long_rows},
                                                               {"third_level", third_level},
+                                                              {"scale", scale},
                                                               {"cluster", cluster},
                                                               {"greedysnake", greedy_snake},
                                                               {"lohan", lohan_drives},

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import model_shapes
 from figures import RESULTS
+from recorded import content, filled
 
 from spillway.base.sizes import pace
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "papers.md"
+CLAIMS = Path(__file__).with_name("claims.toml")
+PAPERS = ("LSP-Offload", "CXL-aware allocation", "MemAscend", "MLP-Offload")
+SHOWN = ("measured", "throttled", "simulated", "planned", "not shown")
 MODELS = ("Qwen2.5-1.5B", "Qwen2.5-7B", "Llama-2-13B")
 MACHINES = {"workstation": 2048, "laptop": 1024}  # and the sequence planned for
 TOLERANCE = 10  # percent
@@ -31,8 +37,12 @@ TITLES = {
     "cxl_updates": ("CXL: CPU Adam of 671 M elements, ms", "profiles/papers-cxl.json"),
     "cxl_steps": ("CXL: steps of 7B and 12B, 4K to 32K tokens, batch 1 to 16", "profiles/papers-cxl.json"),
     "cxl_seconds": ("CXL: seconds of a step in each case", "profiles/papers-cxl.json"),
+    "cxl_bound": ("CXL: what bounds the cases that lose", "profiles/papers-cxl.json"),
+    "cxl_rows": ("CXL: boundary activations of rows of 4K to 32K tokens", "profiles/papers-cxl.json"),
     "host_memory": ("MemAscend: host memory without activations", "profiles/papers-memascend.json"),
+    "long_rows": ("MemAscend: long rows and many rows in 128 GiB", "profiles/papers-memascend.json"),
     "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
+    "scale": ("175B and 280B on the node of MLP-Offload", "profiles/papers-mlp-offload.json"),
     "cluster": ("70B on four machines of eight GPUs", "profiles/cluster.json"),
     "greedysnake": ("GreedySnake: times as fast as ZeRO-Infinity", "profiles/papers-greedysnake.json"),
     "lohan": ("LoHan: TFLOPS of GPT-13B by number of drives", "profiles/papers-lohan.json"),
@@ -44,6 +54,8 @@ PHASES = (", backward", ", update")
 NOT_PLOTTED = (", forward", ", first wait", "speed-up", "times as long", "alone", "or from a machine")
 COLORS = {"published": "#9aa5b1", "predicted": "#2f6f9f", "given or fitted": "#b9d3e6", "Spillway's plan": "#d1803d"}
 Row = dict[str, Any]
+CASE = re.compile(r"(.*Spillway, \d+ x \d+|.*Spillway, (?:exact|bf16) states|.*Spillway), (.*)")
+PLANS = ("cxl_bound", "cxl_rows", "long_rows", "scale")  # tables of Spillway's plans alone
 
 
 def error(row: Row) -> float:
@@ -90,6 +102,43 @@ def grid(rows: list[Row]) -> str:
     sides = list(next(iter(cases.values())))
     lines = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
     return "\n".join([*lines, *(f"| {case} | {' | '.join(cells.values())} |" for case, cells in cases.items())])
+
+
+def plan_values(rows: list[Row]) -> str:
+    """Rows named `case, Spillway, quantity`, as a line for each case and a column for each quantity; before them rows
+    of the machine."""
+    cases: dict[str, dict[str, str]] = {}
+    alone = []
+    for row in rows:
+        parts = CASE.fullmatch(row["what"])
+        if parts is None:
+            alone.append(f"{row['what']}: {row['simulated']:.4g}\n\n")
+            continue
+        case = ", ".join(part for part in parts[1].split(", ") if part != "Spillway")
+        cases.setdefault(case, {})[parts[2]] = f"{row['simulated']:.4g}"
+    quantities = list(next(iter(cases.values())))
+    lines = [f"| planned | {' | '.join(quantities)} |", "|---" * (len(quantities) + 1) + "|"]
+    lines += [f"| {case} | {' | '.join(cells[name] for name in quantities)} |" for case, cells in cases.items()]
+    return "".join(alone) + "\n".join(lines)
+
+
+def read_claims() -> list[dict[str, Any]]:
+    claims: list[dict[str, Any]] = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))["claim"]
+    return claims
+
+
+def figures_of(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: value for name, value in claim.items() if isinstance(value, dict)}
+
+
+def claim_table() -> str:
+    """Claims of the papers, and what Spillway shows, each figure read from its file."""
+    lines = ["| paper | claim | Spillway | how shown | file |", "|---|---|---|---|---|"]
+    for claim in read_claims():
+        ours = filled(claim["ours"], figures_of(claim))
+        file = f"[{claim['file']}](../bench/results/{claim['file']})" if "file" in claim else ""
+        lines.append(f"| {claim['paper']} | {claim['claim']} | {ours} | {claim['how']} | {file} |")
+    return "\n".join(lines)
 
 
 def verdict(rows: list[Row]) -> str:
@@ -160,12 +209,15 @@ def notes() -> dict[str, str]:
 
 def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
     said = notes()
-    parts = [HEAD, said["intro"], "![Published and simulated](images/papers.png)\n"]
+    parts = [HEAD, said["intro"], "## Claims of the four papers\n\n" + said["claims"] + "\n\n" + claim_table()]
+    parts.append("![Published and simulated](images/papers.png)\n")
     for name, (title, profile) in TITLES.items():
         if name not in tables:  # not made yet
             continue
         if name in GRIDS:
             parts.append(f"## {title}\n\n{grid(tables[name])}")
+        elif name in PLANS:
+            parts.append(f"## {title}\n\n{plan_values(tables[name])}")
         else:
             parts.append(f"## {title}\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}")
         if name in said:
@@ -248,7 +300,10 @@ def main() -> None:
     keep = ("machine", "model", "sequence", "refused", "predicted_step_seconds", "tokens_per_second", "bottleneck",
             "next_bottleneck", "seconds_alone", "tiers", "longest_sequence", "shares")  # fmt: skip
     short = [{key: plan[key] for key in keep if key in plan} for plan in found]
+    if not short:
+        raise SystemExit("papers: there are no plans for whole models; leave --old-plans out")
     (RESULTS / "papers.json").write_text(json.dumps({"tables": tables, "plans": short}, indent=1) + "\n")
+    content.cache_clear()
     plot(tables, ROOT / "docs" / "images" / "papers.png")
     PAGE.write_text(page(tables, found), encoding="utf-8")
     for name in TITLES:

@@ -55,6 +55,7 @@ std::string described(const PlannedModel& model, const machine::Profile& profile
            {"tokens", model.sequence * model.batch * model.micro_batches},
            {"tied_head", model.tied},
            {"state_format", model.format},
+           {"chunk_elements", model.chunk_elements},
            {"blocks", std::move(blocks)}};
   add_world(out, profile);
   if (model.rotate > 0) out["subspaces"] = {{"check_every", 100}, {"threshold", 0.9}, {"rotate", model.rotate}};
@@ -78,7 +79,12 @@ Asked asked_of(const machine::Profile& profile, const PlannedModel& model) {
   request.work.feed_forward = model.feed_forward;
   const auto description = plan::parse_description(described(model, profile));
   const auto found = plan::describe_machine(description, request, profile).settings;
-  return {description, plan::make_budget(found), plan::make_rates(found)};
+  Asked out{description, plan::make_budget(found), plan::make_rates(found)};
+  if (model.boundaries) {
+    out.budget.placement.activation_on = model.boundaries;
+    out.budget.device->activation = 0;
+  }
+  return out;
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ struct PlannedModel {
   Bytes dram = 0;                                    ///< 0: what the machine has
   std::optional<plan::Durability> durability = {};
   std::string format = "exact";  ///< of states
+  std::uint64_t chunk_elements = state::kDefaultChunkElements;
+  /// Tier of host memory, an index, that boundary activations lie on, none of them on the GPU; empty: the planner
+  /// decides.
+  std::optional<std::uint16_t> boundaries = {};
 };
 
 /// Queries, keys, values, output, and a gated feed-forward.

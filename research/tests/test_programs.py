@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "wheel" / "research"
 PROGRAMS = ("lsp_quality", "lsp_residual", "lsp_steps", "lsp_training", "lsp_training_table", "papers")
 HELD = json.loads((ROOT / "bench/results/papers.json").read_text())["tables"]
-SLOW = ("third_level", "cluster")  # plans of many GPUs, which take minutes
+SLOW = ("third_level", "scale", "cluster")  # plans of many GPUs, which take minutes
 TABLES = [pytest.param(name, marks=pytest.mark.nightly if name in SLOW else ()) for name in HELD if name != "lsp_links"]
 
 

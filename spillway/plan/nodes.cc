@@ -45,6 +45,19 @@ class Distribution {
     return true;
   }
 
+  /// The fastest node that has room. These updates follow one another, whatever node they are on.
+  bool give_in_turn(Bytes bytes, double elements, std::uint16_t& node) {
+    const auto fits = [&](auto candidate) { return room_[candidate] >= bytes; };
+    auto nodes = policy_.nodes;
+    std::ranges::stable_sort(nodes, std::ranges::greater{}, [&](auto it) { return rate_of(rates_, it); });
+    const auto at = std::ranges::find_if(nodes, fits);
+    if (at == nodes.end()) return false;
+    node = *at;
+    room_[node] -= bytes;
+    busy_[node] += elements;
+    return true;
+  }
+
   /// The first node's lane updates this, too.
   void charge(double elements) { busy_[0] += elements; }
 
@@ -114,9 +127,12 @@ std::optional<std::vector<std::uint16_t>> distribute(const Description& descript
     if (placement[c].device_resident() || !is_trainable(c)) continue;
     const auto all = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
     const auto elements = placement[c].updated_there() ? 0 : all;
+    // Slices of a table that tokens look up share the room for their rows, so that only one is updated at a time.
+    const bool in_turn = !has_dense_grad(description, layout, c);
     if (!placement[c].state.in_memory()) {
       distribution.charge(elements);
-    } else if (!distribution.give(bytes(c), elements, out[c])) {
+    } else if (in_turn ? !distribution.give_in_turn(bytes(c), elements, out[c])
+                       : !distribution.give(bytes(c), elements, out[c])) {
       return std::nullopt;
     }
   }

@@ -2,7 +2,8 @@
 //
 // The updates of a step take as long as the node that ends last, so chunks are distributed in proportion to the rates
 // at which the nodes update: then all end together, at the sum of their rates. In the order in which the forward pass
-// needs the chunks, so that this holds for the first of them as for all.
+// needs the chunks, so that this holds for the first of them as for all. Slices of a table that tokens look up are
+// updated one after the other, so that several nodes would make them no faster: they lie on the fastest.
 #pragma once
 
 #include <optional>

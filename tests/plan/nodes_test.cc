@@ -95,6 +95,64 @@ TEST_F(Nodes, ThatAreFullAreLeftOut) {
   EXPECT_FALSE(distribute(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all / 2}));
 }
 
+/// A model with a large table that tokens look up, and a head of its own.
+class NodesWithTable : public Nodes {
+ protected:
+  NodesWithTable()
+      : wide_(test::describe({.layers = 8,
+                              .hidden = 256,
+                              .ffn = 512,
+                              .vocabulary = 6000,
+                              .tied = false,
+                              .tokens = 64,
+                              .chunk_elements = 1 << 15})),
+        wide_layout_(wide_.layout()) {}
+
+  [[nodiscard]] std::vector<Index> slices() const {
+    std::vector<Index> out;
+    for (Index c = 0; c < wide_layout_.chunks().size(); ++c) {
+      if (!has_dense_grad(wide_, wide_layout_, c)) out.push_back(c);
+    }
+    return out;
+  }
+
+  Description wide_;
+  state::Layout wide_layout_;
+};
+
+TEST_F(NodesWithTable, SlicesLieOnTheFastestNodeThatHasRoom) {
+  set_rates({4e8, 1e8, 8e8});
+  const auto placement = test::placement_of(wide_layout_);
+  const auto table = slices();
+  ASSERT_GT(table.size(), 20U);
+  Bytes bytes = 0;
+  for (const auto c : table) bytes += count_resident_bytes(wide_, wide_layout_, placement, c);
+  const auto count = [&](const std::vector<std::uint16_t>& node, std::uint16_t on) {
+    return static_cast<std::size_t>(std::ranges::count_if(table, [&](Index c) { return node[c] == on; }));
+  };
+  const DistributionPolicy all{{0, 2, 1}, false};
+  const auto roomy = distribute(wide_, wide_layout_, placement, rates_, all, {kPlenty, kPlenty, kPlenty});
+  ASSERT_TRUE(roomy);
+  EXPECT_EQ(count(*roomy, 2), table.size());
+  const auto tight = distribute(wide_, wide_layout_, placement, rates_, all, {kPlenty, kPlenty, bytes / 2});
+  ASSERT_TRUE(tight);
+  EXPECT_EQ(count(*tight, 2), table.size() / 2);
+  EXPECT_EQ(count(*tight, 1), 0U);
+  EXPECT_EQ(count(*tight, 0) + count(*tight, 2), table.size());
+}
+
+TEST_F(NodesWithTable, TheirUpdatesTakeNoLongerThanTheFastestNodeAlone) {
+  set_rates({4e7, 1e7});
+  const auto found = make_plan(wide_, wide_layout_, budget({kPlenty, kPlenty}), rates_);
+  double elements = 0, end = 0;
+  for (const auto c : slices()) {
+    elements += static_cast<double>(wide_layout_.chunks()[c].elements);
+    end = std::max(end, found.prediction.tasks[found.schedule.update_task[c]].end);
+  }
+  EXPECT_LE(end, 1.05 * elements / 4e7);
+  EXPECT_GT(found.node_peaks[1], 1 * MiB) << "layers are on both nodes";
+}
+
 TEST_F(Nodes, WeightsAloneLieWhereComputeReadsThem) {
   set_rates({4e8, 1e8});
   const auto placement = test::placement_of(layout_, {.state = false});
