@@ -55,6 +55,11 @@ def check_objective(config: Config) -> None:
             raise InputError(
                 f"{name}: it is for objective {join(list_owners(name))}, and the objective is {config.objective}"
             )
+    if objective.has_reference and not (config.precompute_ref_log_probs or config.refers_in_step):
+        raise InputError(
+            "precompute_ref_log_probs: without new adapters no step has the reference, which is the model before the "
+            "first step; leave it out, or give `method: lora` without `lora_adapter`"
+        )
     if objective.has_teacher:
         check_teacher(config)
     if objective.is_labelled:

@@ -23,7 +23,7 @@ RECOMPUTE = "`activation_recompute` says which layers recompute"
 CODE = "not supported: a model's own code is never run; save the model as a type of transformers"
 
 REFERENCE = "not supported: the reference is the model before the first step"
-PRECOMPUTED = "not needed: a first pass always computes the reference's log-probabilities, and the run keeps them"
+PRECOMPUTED = "not needed: a first pass takes as many rows as a step"
 NESTED = "its name is `bnb_4bit_use_double_quant`"
 OF_DPO = "not supported: `loss_type` lists the losses that Spillway has for DPO"
 
@@ -108,7 +108,6 @@ OF_TRAINERS = {
     "padding_free": PADDING,
     "parallelism_config": WHERE,
     "precompute_ref_batch_size": PRECOMPUTED,
-    "precompute_ref_log_probs": PRECOMPUTED,
     "prediction_loss_only": METRICS,
     "project": ROWS,
     "ref_model": REFERENCE,

@@ -176,6 +176,15 @@ OBJECTIVE = [
         "true, with `grpo` false",
     ),
     Key(
+        "precompute_ref_log_probs",
+        FLAG,
+        None,
+        f"with {quote(list_owners('precompute_ref_log_probs'))}: `true` computes the reference's log-probabilities of "
+        "all rows in a first pass, and the run keeps them. `false`, for new adapters, computes them in each step from "
+        "the base, while its weights are in memory",
+        "false with new adapters, else true",
+    ),
+    Key(
         "epsilon",
         NOT_NEGATIVE,
         None,

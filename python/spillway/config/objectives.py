@@ -20,7 +20,7 @@ class ObjectiveEntry:
     columns: tuple[str, ...] = ()  # of its rows; none: those that are found in the first one
     answers: tuple[str, ...] = ()  # columns that cannot be empty
     rows: int = 0  # rows of each example, whose mean the loss is; 0: the loss is a mean over label tokens
-    has_reference: bool = False  # a first pass computes the log-probabilities of a reference model
+    has_reference: bool = False  # its loss compares with the log-probabilities of a reference model
     has_teacher: bool = False  # a first pass stores a teacher's distribution of each label token
     is_framed: bool = False  # rows begin with the tokenizer's first token and end with its end token, if it has them
     labels_prompt: bool = False  # the prompt of a chosen row carries loss, too
@@ -51,6 +51,7 @@ PAIR = ("prompt", "chosen", "rejected")
 JUDGED = ("prompt", "completion", "label")
 ANSWERS = ("chosen", "rejected")
 GROUP = ("prompt", "completions", "rewards", "old_logprobs")
+REFERRED = {"precompute_ref_log_probs": None}
 CLASSES = {"num_labels": None, "id2label": None, "label_field": None}
 
 OBJECTIVES = {
@@ -64,9 +65,9 @@ OBJECTIVES = {
         ObjectiveEntry(
             "dpo",
             "direct preference optimisation of pairs (columns `prompt`, `chosen` and `rejected`). The reference is the "
-            "model before the first step, and a first pass computes its log-probabilities",
+            "model before the first step; `precompute_ref_log_probs` says when its log-probabilities are computed",
             1e-6,
-            {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True},
+            {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True, **REFERRED},
             losses=("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down"),
             smoothed=("robust",),
             columns=PAIR,
@@ -116,6 +117,7 @@ OBJECTIVES = {
                 "desirable_weight": 1.0,
                 "undesirable_weight": 1.0,
                 "disable_dropout": True,
+                **REFERRED,
             },
             losses=("kto",),
             columns=JUDGED,

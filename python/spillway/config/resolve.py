@@ -99,6 +99,12 @@ class Config:
         return self.objective_entry.has_reference or bool(self.objective_entry.is_sampled and self.beta)
 
     @property
+    def refers_in_step(self) -> bool:
+        """True if each step computes its reference, which is the base of its adapters."""
+        first_pass = self.precompute_ref_log_probs or (self.num_iterations or 1) > 1
+        return self.has_reference and begins_from_base(self._values) and not first_pass
+
+    @property
     def base_form(self) -> str | None:
         """What the matrices of the frozen base are kept as, by the engine's name; None: as `weight_dtype` says."""
         if self.load_in_4bit:
@@ -298,7 +304,14 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     objective = OBJECTIVES[values["objective"]]
     for name, default in {**objective.defaults, "learning_rate": objective.learning_rate}.items():
         values[name] = default if values[name] is None else values[name]
+    if objective.has_reference and values["precompute_ref_log_probs"] is None:
+        values["precompute_ref_log_probs"] = not begins_from_base(values)
     return with_strategies(methods.with_defaults(values))
+
+
+def begins_from_base(values: Mapping[str, Any]) -> bool:
+    """True if the model without its adapters is the model before the first step."""
+    return values["method"] == "lora" and not values["lora_adapter"]
 
 
 def weight_dtype(values: Mapping[str, Any]) -> str:

@@ -7,9 +7,9 @@ current weights, whole in DRAM between two steps, or on a server that they are h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +18,23 @@ from spillway.base import sizes as words
 from spillway.config.objectives import OBJECTIVES
 from spillway.errors import DoesNotFit, InputError
 from spillway.integrations.loading import Origin, origin_of
+from spillway.integrations.reused_completions import (
+    ReusedCompletions,
+    collect,
+    find_stored,
+    sample_for_one_step,
+)
 from spillway.integrations.server import ENGINES
 from spillway.integrations.server_sampling import TAKEN, ServerSampler
 from spillway.integrations.sizes import Sizes, is_iterated, row_count
 from spillway.integrations.without_reference import WithoutReference
 from spillway.machine import process_memory
 from spillway.model.batches.batch import Batch, Sampled, WorkShape
-from spillway.model.batches.microbatch import IGNORED
+from spillway.model.batches.microbatch import IGNORED, Work
+from spillway.model.head.objective import Choice, Objective
+from spillway.model.head.policy import Policy
 from spillway.model.source.source import is_multimodal
+from spillway.output import identity
 from spillway.run.settings import memory_budget
 
 NAME, OBJECTIVE = "GRPOTrainer", "grpo"
@@ -37,7 +46,6 @@ TOOLS = f"completions come from the model alone; {RECORDED}"
 PLAIN = (
     ("use_vllm", False, NO_SERVER),
     ("use_transformers_continuous_batching", False, NO_SERVER),
-    ("num_iterations", 1, f"each step samples its own completions; {RECORDED}"),
     ("delta", None, "the ratio is clipped by epsilon and epsilon_high"),
     ("top_entropy_quantile", 1.0, "every token of a completion counts"),
     ("off_policy_mask_threshold", None, "each step samples its own completions"),
@@ -82,8 +90,8 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
     if args.steps_per_generation != args.gradient_accumulation_steps:
         raise InputError(
             f"steps_per_generation: it is {args.steps_per_generation}, and gradient_accumulation_steps is "
-            f"{args.gradient_accumulation_steps}; each step samples its own completions, so leave it out, and "
-            "generation_batch_size, too"
+            f"{args.gradient_accumulation_steps}; one step takes all completions that are sampled at once, so leave it "
+            "out, and generation_batch_size, too"
         )
     functions = given.get("reward_funcs")
     for each in functions if isinstance(functions, list) else [functions]:
@@ -92,8 +100,6 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
     for name in ("tools", "rollout_func", "environment_factory"):
         if given.get(name):
             raise InputError(f"{name}: not with a streamed model: {TOOLS}")
-    if given.get("eval_dataset") is not None:
-        raise InputError("eval_dataset: an evaluation would sample as well; generate and score in a callback")
 
 
 def check_reference(origin: Origin, beta: float) -> None:
@@ -135,11 +141,36 @@ class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
 
     sampler: ServerSampler | None = None  # the server that samples; None: this process does
-    _refers = False  # True if the loss has a reference, the base of the adapters
+    _policy: Policy | None = None  # of the last step
+    _reused: ReusedCompletions | None = None  # where several steps train on the same completions
+    _places: Sequence[Path] = ()  # directories that may hold these
 
     def keys(self, args: Any) -> dict[str, Any]:
         """The configuration's keys for this trainer."""
-        return {"objective": OBJECTIVE, **{name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}}
+        own = {name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}
+        return {"objective": OBJECTIVE, **own, "num_iterations": 1}  # this trainer repeats the completions itself
+
+    def watch(self, choice: Choice) -> Choice:
+        """The objective, of which each step's is kept."""
+
+        def make(work: Work, training: bool) -> Objective:
+            objective = choice(work, training)
+            if training and isinstance(objective, Policy):
+                self._policy = objective
+            return objective
+
+        return make
+
+    def refer(self, trainer: Any, began_in: Path | None, began: bool, durable: bool) -> None:
+        """Before a training: completions that a killed run trained on are looked for when a step wants them."""
+        self._reused = None
+        own = Path(trainer.args.output_dir)
+        places = [own, began_in] if durable else [began_in, own]
+        self._places = [place for place in places if place is not None]
+
+    def save(self, checkpoint: Path) -> None:
+        if self._reused is not None:
+            self._reused.write(checkpoint / identity.ROLLOUTS)
 
     def fit(self, trainer: Any) -> None:
         """Changes TRL's trainer when its constructor has returned."""
@@ -147,51 +178,60 @@ class Grouped(WithoutReference):
         origin = origin_of(trainer.model)
         assert origin is not None
         check_origin(origin, trainer.model.config, trainer.args.world_size)
-        self._refers = bool(trainer.args.beta)
         if origin.server is not None:
             self.sampler = ServerSampler(origin.server, trainer)
 
     def measure(self, trainer: Any, origin: Origin) -> Sizes:
         """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget."""
         args = trainer.args
-        longest = count_prompt_tokens(trainer, origin)
-        length = longest + args.max_completion_length
-        if "max_length" in origin.given:
-            length = max(length if longest else 0, int(origin.config.max_length))
+        sets = trainer.eval_dataset
+        every = list(sets.values()) if isinstance(sets, dict) else [] if sets is None else [sets]
+        length = measure_length(trainer, origin, "train_dataset", [trainer.train_dataset])
+        evaluated = measure_length(trainer, origin, "eval_dataset", every) if every else 0
         shape = WorkShape(
             micro_batches=args.gradient_accumulation_steps,
             batch=args.per_device_train_batch_size,
             length=length,
-            eval_batch=args.per_device_train_batch_size if self._refers else 0,  # of the reference's pass
-            eval_length=length if self._refers else 0,
-            between=0 if self.sampler else measure_generation(trainer, origin, length),
+            eval_batch=args.per_device_eval_batch_size if every else 0,
+            eval_length=evaluated,
+            between=0 if self.sampler else measure_generation(trainer, origin, max(length, evaluated), bool(every)),
         )
         return Sizes(shape, packing=False)
 
     def take(self, trainer: Any, generation_batch: Any) -> Any:
         """The next micro-batch. TRL samples and scores completions where a step begins, as it does in its own
         `training_step`, and counts the micro-batches."""
-        inputs = trainer._prepare_inputs(generation_batch)
+        step, iterations = int(trainer.state.global_step), int(trainer.args.num_iterations)
+        if step % iterations and (self._reused is None or not self._reused.serves(step, iterations)):
+            self._reused = find_stored(self._places, step, iterations)
+        if step % iterations and self._reused is not None:
+            inputs: Any = self._reused.batches[trainer._step % trainer.args.steps_per_generation]
+        else:
+            inputs = self.sample(trainer, generation_batch)
         trainer._step += 1
         return inputs
 
-    def add_reference(self, trainer: Any, batches: list[Batch]) -> list[Batch]:
-        """The micro-batches of a step, with log-probabilities of their tokens under the base of the adapters if the
-        loss has a reference."""
-        if not self._refers:
-            return batches
-        values = trainer.session.log_probabilities(batches, of_base=True)
-        return [
-            replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
-            for batch, rows in zip(batches, values, strict=True)
-        ]
+    def sample(self, trainer: Any, generation_batch: Any) -> Any:
+        """A micro-batch of TRL's, sampled and scored."""
+        with sample_for_one_step(trainer):
+            return trainer._prepare_inputs(generation_batch)
+
+    def keep(self, trainer: Any, batches: list[Batch]) -> None:
+        """Keeps the micro-batches of a step that has its losses, if later steps train on them, too."""
+        step, iterations = int(trainer.state.global_step), int(trainer.args.num_iterations)
+        if iterations > 1 and step % iterations == 0:
+            assert self._policy is not None
+            self._reused = collect(step, batches, self._policy.list_tokens())
+            self._reused.write(Path(trainer.args.output_dir) / identity.ROLLOUTS)
 
     def tell_seconds(self, trainer: Any, seconds: float) -> None:
         """TRL's figure of the seconds of a step, without its update."""
         trainer._metrics["train"]["step_time"].append(seconds)
 
-    def batch(self, inputs: Mapping[str, Any]) -> Batch:
-        """A micro-batch of TRL's, whose prompts are padded on the left."""
+    def batch(self, inputs: Mapping[str, Any] | Batch) -> Batch:
+        """A micro-batch of TRL's, whose prompts are padded on the left; or one that a step before has made of it."""
+        if isinstance(inputs, Batch):
+            return inputs
         rows, labels, sampling = [], [], []
         for prompt, seen, completion, kept in zip(
             *(inputs[name].cpu() for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")),
@@ -212,7 +252,13 @@ class Grouped(WithoutReference):
             tokens=int(lengths.sum()),
             lengths=lengths if len(set(lengths.tolist())) > 1 else None,
             rows_each=1,
-            sampled=Sampled(None, advantages, {}, torch.cat(known) if len(known) == len(rows) else None),
+            sampled=Sampled(
+                None,
+                advantages,
+                {},
+                torch.cat(known) if len(known) == len(rows) else None,
+                self.sampler is None or self.sampler.divides,
+            ),
         )
 
 
@@ -230,14 +276,22 @@ def load_no_reference(pairs: Any, positional: tuple[Any, ...], named: Mapping[st
         args.beta = beta
 
 
-def count_prompt_tokens(trainer: Any, origin: Origin) -> int:
-    """The tokens of the longest prompt; 0 where `max_length` stands for all of them."""
-    rows = trainer.train_dataset
+def measure_length(trainer: Any, origin: Origin, name: str, sets: Sequence[Any]) -> int:
+    """The tokens of the longest prompt of the datasets, with its completion."""
+    longest = max(count_prompt_tokens(trainer, origin, name, rows) for rows in sets)
+    length = longest + int(trainer.args.max_completion_length)
+    if "max_length" in origin.given:
+        length = max(length if longest else 0, int(origin.config.max_length))
+    return length
+
+
+def count_prompt_tokens(trainer: Any, origin: Origin, name: str, rows: Any) -> int:
+    """The tokens of the longest prompt; 0 where `max_length` stands for all of them. `name`: of the argument."""
     if is_iterated(rows) or row_count(rows) is None:
         if "max_length" not in origin.given:
             raise InputError(
-                "max_length: the longest prompt cannot be seen from a train_dataset that is iterated; say it with "
-                "its completion: load(..., max_length=1024)"
+                f"max_length: the longest prompt cannot be seen from {name}, which is iterated; say it with its "
+                "completion: load(..., max_length=1024)"
             )
         return 0
     prompts = rows["prompt"]
@@ -247,10 +301,12 @@ def count_prompt_tokens(trainer: Any, origin: Origin) -> int:
     )
 
 
-def measure_generation(trainer: Any, origin: Origin, length: int) -> int:
+def measure_generation(trainer: Any, origin: Origin, length: int, evaluates: bool) -> int:
     """Bytes of DRAM that generation takes between steps. DoesNotFit where they exceed the budget alone."""
     args = trainer.args
     completions = args.per_device_train_batch_size * args.steps_per_generation
+    if evaluates:
+        completions = max(completions, args.per_device_eval_batch_size)
     weights = count_weight_bytes(trainer.model)
     rest = weights + 2 * count_cache_bytes(trainer.model.config, completions, length) + MARGIN
     check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())

@@ -114,7 +114,8 @@ class Session(OwnRun):
 
         A micro-batch of pairs is what TRL's DataCollatorForPreference makes: input_ids, attention_mask and
         completion_mask, [rows, length], rows that were chosen and then as many that were rejected. `step` and
-        `evaluate` take those that have both columns, of this model or of any other. A run that is resumed is not its
+        `evaluate` take those that have both columns, of this model or of any other. With new adapters they also take
+        micro-batches without the columns, and compute the reference by the base. A run that is resumed is not its
         reference any more: keep what this returns, with `torch.save`."""
         if not self._config.objective_entry.has_reference:
             raise InputError(f"reference: it is for objective dpo, and the objective is {self._config.objective}")

@@ -77,7 +77,7 @@ def take_batches(
     from spillway.data.batches import batch_of, pairs_of
     from spillway.integrations.image_sizes import require_room
 
-    entry = config.objective_entry
+    entry, referred = config.objective_entry, referred and not config.refers_in_step
     if entry.is_labelled:
         return [check_room(each, shape) for each in take_labelled(batches, config)]
     taken = [

@@ -1,8 +1,8 @@
-"""TRL's DPOTrainer and KTOTrainer over a streamed model: their data and arguments; the reference from a first pass.
+"""TRL's DPOTrainer and KTOTrainer over a streamed model: their data and arguments; the reference's log-probabilities.
 
-TRL would load a second model, or run the first one itself, for the reference's log-probabilities. Neither happens here:
-its constructor is given a reference that is never called, and the columns that it would have computed come from the
-engine before the first step, when the streamed model is the reference.
+TRL would load a second model, or run the first one itself, for these. Neither happens here: its constructor is given a
+reference that is never called. Each step computes the reference by the base of new adapters. Or the columns that TRL
+would have computed come from the engine before the first step, when the streamed model is the reference.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from spillway.config.objectives import OBJECTIVES
+from spillway.config.objectives import OBJECTIVES, REFERRED
+from spillway.config.resolve import begins_from_base
 from spillway.data.batches import ANSWER_REFERENCE, REFERENCE, answers_of, join_answers, pairs_of
 from spillway.data.preferences import interleave
 from spillway.errors import InputError
-from spillway.integrations.loading import LOGGER
+from spillway.integrations.loading import LOGGER, origin_of
 from spillway.integrations.sizes import row_count
 from spillway.model.batches.batch import Batch
 from spillway.output import identity
@@ -49,7 +50,8 @@ class Form:
     def keys(self, args: Any) -> dict[str, Any]:
         """The configuration's keys for this trainer."""
         entry = OBJECTIVES[self.objective]
-        keys = {name: getattr(args, name) for name in entry.defaults} | {"loss_type": read_loss(args)}
+        own = entry.defaults.keys() - REFERRED.keys()
+        keys = {name: getattr(args, name) for name in sorted(own)} | {"loss_type": read_loss(args)}
         if "label_smoothing" in keys and keys["loss_type"] not in entry.smoothed:
             keys["label_smoothing"] = 0.0
         return {"objective": self.objective, **keys}
@@ -98,8 +100,9 @@ class NoModel(nn.Module):
 
 def prepare_arguments(
     form: Form, positional: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of TRL's constructor with a reference that nobody calls. InputError where one was given."""
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """The arguments of TRL's constructor with a reference that nobody calls, and whether they ask for a first pass.
+    InputError where a reference was given."""
     names = ("model", "ref_model", "args")
     given = {**dict(zip(names, positional, strict=False)), **named}
     if given.get("ref_model") is not None:
@@ -109,9 +112,9 @@ def prepare_arguments(
         )
     args = given.get("args") or default_arguments(form, given["model"])
     check(form, args)
-    args.precompute_ref_log_probs = True
+    asked, args.precompute_ref_log_probs = bool(args.precompute_ref_log_probs), True  # so that TRL runs no reference
     others = {name: value for name, value in named.items() if name not in names}
-    return (given["model"], NoModel(given["model"].config), args, *positional[len(names) :]), others
+    return (given["model"], NoModel(given["model"].config), args, *positional[len(names) :]), others, asked
 
 
 def default_arguments(form: Form, model: Any) -> Any:
@@ -197,11 +200,12 @@ class Referred:
 
     def __init__(self, form: Form) -> None:
         self.form = form
+        self.precomputes = False  # a first pass computes the reference, else each step does
         self._references: list[Reference] = []
         self._referred = False
 
     def keys(self, args: Any) -> dict[str, Any]:
-        return self.form.keys(args)
+        return {**self.form.keys(args), "precompute_ref_log_probs": self.precomputes}
 
     def batch(self, inputs: Any) -> Batch:
         return self.form.batch(inputs, False)
@@ -209,6 +213,9 @@ class Referred:
     def fit(self, trainer: Any) -> None:
         """Changes TRL's trainer when its constructor has returned."""
         trainer.ref_model = None
+        origin = origin_of(trainer.model)
+        assert origin is not None
+        self.precomputes |= not begins_from_base(origin.config.values())
         if self.form.join is not None:
             trainer.data_collator = Joined(trainer.data_collator, self.form.join)
 
@@ -220,7 +227,7 @@ class Referred:
         """Gives the trainer's data what the reference model makes of it, as columns, once. `began`: the run has made
         steps, so that this is known already: in `output_dir`, or in the checkpoint `began_in`. What a run that is not
         `durable` left there may be of another model."""
-        if self._referred and not durable:
+        if not self.precomputes or (self._referred and not durable):
             return
         place = Path(trainer.args.output_dir)
         if not self._referred and not began and not durable and trainer._world.leads:
@@ -258,6 +265,8 @@ class Referred:
 def refer_rows(trainer: Any, rows: Any) -> Any:
     """`rows` of one evaluation, with columns; nothing is kept."""
     form = trainer._pairs.form
+    if not trainer._pairs.precomputes:
+        return rows
     if trainer.state.global_step:
         raise InputError(
             "eval_dataset: the reference is the model before the first step, and it is another one now; give these "

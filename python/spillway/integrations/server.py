@@ -44,7 +44,7 @@ class Server:
 
     url: str
     update: Callable[[Path], Any] | Sequence[str] | None = None
-    model: str | None = None  # as requests name it; None: the first one that the server lists
+    model: str | None = None  # as requests name it; None: the only one that the server lists
     directory: str | Path | None = None  # where weights are saved, for both to see; None: inside output_dir
     key: str | None = None  # sent as a bearer token
     timeout: float = 600.0  # seconds for a completion, an update, and a start
@@ -75,11 +75,17 @@ class Server:
             return text
 
     def name_model(self) -> str:
-        """The name of the model in requests."""
+        """The name of the model in requests. InputError where the server lists none or several."""
         if self.model is not None:
             return self.model
-        listed = self.ask("/v1/models", timeout=LOOK_SECONDS).get("data") or [{}]
-        return str(listed[0].get("id", "model"))
+        answer = self.ask("/v1/models", timeout=LOOK_SECONDS)
+        names = list_models(answer)
+        if len(names) == 1:
+            return names[0]
+        said = f"several models: {', '.join(names)}" if names else f"no model: its answer is {answer!r:.{QUOTED}}"
+        raise InputError(
+            f"generation: {self.url}/v1/models lists {said}; name the one that is trained: Server(..., model=NAME)"
+        )
 
     def wait(self) -> None:
         """Returns when the server is ready. SpillwayError where it is not within `timeout`."""
@@ -99,11 +105,18 @@ class Server:
             time.sleep(PAUSE)
 
 
+def list_models(answer: Any) -> list[str]:
+    """The models in an answer of /v1/models, without adapters, which vLLM lists with the model that they belong to."""
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [each["id"] for each in entries if isinstance(each.get("id"), str) and not each.get("parent")]
+
+
 def check_server(server: Server, tokenizer: Any) -> None:
     """InputError where no server answers, and where its model has other tokens than `tokenizer`."""
     try:
         name = server.name_model()
-    except (OSError, Refused, AttributeError) as error:
+    except (OSError, Refused) as error:
         raise InputError(f"generation: no server answers at {server.url} ({first_line(error)}); {ENGINES}") from None
     expected = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     # vLLM's words, and llama.cpp's

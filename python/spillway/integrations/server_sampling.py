@@ -20,7 +20,7 @@ import torch
 
 from spillway.errors import InputError, SpillwayError, first_line
 from spillway.integrations.loading import LOGGER
-from spillway.integrations.server import QUOTED, Refused, Server, check_server
+from spillway.integrations.server import PROBE, QUOTED, Refused, Server, check_server
 
 if TYPE_CHECKING:
     from spillway.integrations.streamed_session import StreamedSession
@@ -31,6 +31,7 @@ ADAPTER = "spillway"  # begins the name of an adapter on the server
 AT_ONCE = 64  # requests that wait for an answer
 ENDS = ("stop", "length")  # values of finish_reason
 SEEDS = 2**31 - 1
+CERTAIN = 1e-9  # of a log-probability that is 0
 # of a GenerationConfig: the value that changes nothing, and the names that servers have for it
 SAMPLING: dict[str, tuple[float, tuple[str, ...]]] = {
     "temperature": (1.0, ("temperature",)),
@@ -67,6 +68,8 @@ class ServerSampler:
         self._delivered: tuple[Any, int] | None = None  # the session and the step of the weights that the server has
         self._name = ""  # of the model or the adapter, in requests
         self._warned = False
+        self.divides = True  # its log-probabilities are of logits that were divided by the temperature
+        self._is_known = False  # that it divides them, or not
         # by prompt and completion, of the last call
         self._sampled: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float] | None] = {}
 
@@ -78,6 +81,8 @@ class ServerSampler:
         config = copy.deepcopy(generation_config or self._trainer.model.generation_config)
         config.update(**named)
         self._hand_over()
+        if config.temperature != 1.0 and not self._is_known:
+            self._look_for_division(config)
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         prompts = [row[kept.bool()].tolist() for row, kept in zip(input_ids.cpu(), seen.cpu(), strict=True)]
         seeds = torch.randint(SEEDS, (len(prompts),)).tolist()
@@ -147,7 +152,7 @@ class ServerSampler:
 
     # ---- completions
 
-    def _complete(self, prompt: list[int], seed: int, config: Any) -> Completion:
+    def _complete(self, prompt: list[int], seed: int, config: Any, checks: bool = True) -> Completion:
         ends = config.eos_token_id
         ends = list(ends) if isinstance(ends, list | tuple) else [ends] if ends is not None else []
         body: dict[str, Any] = {
@@ -176,8 +181,19 @@ class ServerSampler:
         values = find_log_probabilities(choice, len(tokens))
         if choice.get("finish_reason") == "stop" and ends and (not tokens or tokens[-1] not in ends):
             tokens, values = [*tokens, ends[0]], None  # left out of the answer
-        self._check(tokens, choice, config)
+        if checks:
+            self._check(tokens, choice, config)
         return Completion(tokens, values)
+
+    def _look_for_division(self, config: Any) -> None:
+        """Asks for the likeliest token alone. What is left of the distribution when the server has processed the logits
+        is that token, whose log-probability is 0; else it is that of the model."""
+        alone = copy.deepcopy(config)
+        alone.update(top_k=1, max_new_tokens=1)
+        prompt = self._trainer.processing_class(PROBE, add_special_tokens=False)["input_ids"]
+        values = self._complete(prompt, 0, alone, checks=False).log_probabilities
+        self.divides = not values or abs(values[0]) < CERTAIN
+        self._is_known = True
 
     def _check(self, tokens: list[int], choice: Mapping[str, Any], config: Any) -> None:
         """SpillwayError for a completion that cannot be trained on."""

@@ -31,6 +31,8 @@ from spillway.integrations.trl_ways import TrlLog, choose_objective
 from spillway.machine import device, process_memory
 from spillway.model.batches.batch import WorkShape
 from spillway.model.checkpoint.freeze import frozen_names
+from spillway.model.head.objective import Choice
+from spillway.model.head.preference import objective_of
 from spillway.model.source.source import is_classifier
 from spillway.output import identity, left, state
 from spillway.output.directory_lock import DirectoryLock
@@ -239,15 +241,21 @@ class StreamedSession:
                 keeping=keeping,
                 model_config=self._model_config(),
                 frozen=frozen_names(self.model),
-                objective=(
-                    self._pairs.choose if isinstance(self._pairs, classified.Classified) else choose_objective(self)
-                ),
+                objective=self._choose_objective(config),
                 world=self._world,
             )
         refusals.same_parameters(self.model, session.description)
         if self._adapted:
             refusals.same_learning(self.model, session.description)
         return session
+
+    def _choose_objective(self, config: Config) -> Choice | None:
+        """The objective, where it is another one than that of the configuration alone."""
+        if isinstance(self._pairs, classified.Classified):
+            return self._pairs.choose
+        if isinstance(self._pairs, grouped.Grouped):
+            return self._pairs.watch(objective_of(config))
+        return choose_objective(self)
 
     def _model_config(self) -> Any:
         """The model's, as it was when `load` made it: a trainer or a script may name another padding token since then,

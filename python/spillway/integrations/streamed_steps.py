@@ -90,8 +90,6 @@ class StreamedSteps(StreamedSession):
             began = time.perf_counter()
             self._take_back()
             own = [self._batch(self._take(sample)) for sample in self._samples]
-            if isinstance(self._pairs, Grouped):
-                own = self._pairs.add_reference(self, own)
             self._in_step = True
             every = self._gather("a step", (own, self._items))
             batches, items = interleaved([each for each, _ in every]), [count for _, count in every]
@@ -101,6 +99,8 @@ class StreamedSteps(StreamedSession):
             loss_sum, tokens = self.session.gradients(batches, rate, over, routers)
             self._shares = [loss_sum / tokens / len(own) if tokens else float("nan")] * len(own)
             self._samples = []
+            if isinstance(self._pairs, Grouped):
+                self._pairs.keep(self, own)
             if self._told is not None:
                 self._total_train_tokens: int = self._total_train_tokens + sum(batch.tokens for batch in batches)
             self._tell("train")
@@ -135,6 +135,8 @@ class StreamedSteps(StreamedSession):
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         self._require_whole_step("an evaluation")
+        if isinstance(self._pairs, Grouped):
+            inputs = self._pairs.sample(self, inputs)
         batches, logits, own = self._gather("an evaluation", self._batch(inputs)), None, self._world.ranks.rank
         if isinstance(self._pairs, Classified):
             loss_sum, tokens = self.session.evaluate_each(batches)[own]

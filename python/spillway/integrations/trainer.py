@@ -38,7 +38,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._pairs = None
         if form := referred.find_form(type(self)):
             self._pairs = referred.Referred(form)
-            positional, named = referred.prepare_arguments(form, positional, named)
+            positional, named, self._pairs.precomputes = referred.prepare_arguments(form, positional, named)
         elif objective := alone.find_objective(type(self)):
             self._pairs = alone.Unreferred(objective)
             alone.check(objective, named, positional)

@@ -427,14 +427,14 @@ def train_plainly(
 
 
 def batches_of(
-    config: Config, work: Work, steps: int, log_probabilities: Callable[[list[Batch]], list[list[float]]]
+    config: Config, work: Work, steps: int, log_probabilities: Callable[[list[Batch]], list[list[float]]] | None
 ) -> list[list[Batch]]:
     """The micro-batches of each step; those of pairs come with what the reference makes of their rows. That is the
-    model which has made no step yet, and of which `log_probabilities` gives them."""
+    model which has made no step yet, and of which `log_probabilities` gives them. None: each step computes them."""
     import torch
 
     steps_of_batches = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
-    if not config.has_reference:
+    if not config.has_reference or log_probabilities is None:
         return steps_of_batches
     return [
         [
@@ -463,7 +463,8 @@ def train_streamed(
     try:
         session.start(StartPoint())
         trained = Trained()
-        for step, batches in enumerate(batches_of(config, work, steps, session.log_probabilities)):
+        refers = config.refers_in_step
+        for step, batches in enumerate(batches_of(config, work, steps, None if refers else session.log_probabilities)):
             result = session.step(batches, work.rate(step))
             trained.losses.append(result.loss_sum / result.label_tokens)
             trained.norms.append(result.grad_norm)

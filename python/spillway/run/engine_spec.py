@@ -123,6 +123,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),
             *images_notice(profiled),
+            *reference_notice(profiled.shape),
             *fused_notice(profiled),
             *order_notice(profiled),
             *attention_notice(profiled.compute.place),
@@ -216,6 +217,16 @@ def images_notice(profiled: Profiled) -> list[str]:
     return [
         f"images: the vision tower and its projector are frozen and stay {where} ({size(images.tower)}); a pass of "
         f"them takes {size(images.computing)}, and the images of a step {size(own * (images.kept + images.pixels))}"
+    ]
+
+
+def reference_notice(shape: WorkShape) -> list[str]:
+    """For a person, where each step computes its reference."""
+    if not shape.refers:
+        return []
+    return [
+        "precompute_ref_log_probs: false: each step computes its reference from the base of the adapters, while the "
+        "weights are in memory; no first pass reads them"
     ]
 
 

@@ -119,7 +119,7 @@ def save_rest(run: StoredRun, payload: dict[str, Any], target: Path) -> None:
     save_beside(run, target)
     write_counts(target / STATE, payload["session"])
     save_position(run, payload["run"], target)
-    for path in run.output_dir.glob(identity.REFERENCES):
+    for path in (*run.output_dir.glob(identity.REFERENCES), *run.output_dir.glob(str(identity.ROLLOUTS))):
         shutil.copyfile(path, target / identity.FOLDER / path.name)
     saved.record_files(target)
 

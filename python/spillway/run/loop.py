@@ -63,7 +63,9 @@ class Work:
 
     @property
     def preferences(self) -> dict[str, Preferences]:
-        """The pairs that a reference model reads first, by name."""
+        """The pairs that a reference model reads first, by name; none where each step has its own."""
+        if self.shape.refers:
+            return {}
         data = {"train": self.train, "eval": self.held_out}
         return {name: each for name, each in data.items() if isinstance(each, Preferences) and each.has_reference}
 

@@ -320,7 +320,8 @@ def shape_of(config: Config, model: Verified) -> WorkShape:
     rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
     ranks, virtual = config.ranks, config.virtual_ranks
     share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
-    shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, virtual_ranks=virtual, share=share)
+    more = {"virtual_ranks": virtual, "share": share, "refers": config.refers_in_step}
+    shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, **more)
     return join_shape(shape, config, model.spec.meta_model)
 
 

@@ -28,7 +28,6 @@ from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
-from spillway.model.adapters.adapter_pass import leave_adapters_out
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
 from spillway.model.checkpoint.tower_weights import open_tower
@@ -92,7 +91,7 @@ class EngineSession:
         engine_type = engine_type or calls.native_engine()
         self._share = Share(ranks.rank, ranks.world, config.virtual_ranks, self._world.gather)
         most = self._share.most(shape.micro_batches) if ranks.world > 1 else 0
-        shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most)
+        shape = replace(shape, virtual_ranks=config.virtual_ranks, share=most, refers=config.refers_in_step)
         shape = join_shape(shape, self._spec.config, self._spec.meta_model)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         with device.done_without(config):
@@ -161,6 +160,7 @@ class EngineSession:
                 share=self._share,
                 fused=self._verified.fused,
                 tower=open_tower(self._spec.meta_model, self._spec.source, self._place.device),
+                base=config.divisor if config.refers_in_step else None,
             )
         if config.paths or self._place.on_gpu:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
@@ -244,15 +244,15 @@ class EngineSession:
         """Figures of the objective beside its loss, for the last step or evaluation, by micro-batch."""
         return self._running().tell()
 
-    def log_probabilities(self, batches: Sequence[Batch], of_base: bool = False) -> list[list[float]]:
-        """The log-probability of each row's labels, by micro-batch. `of_base`: without adapters."""
+    def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
+        """The log-probability of each row's labels, by micro-batch."""
         made: list[RowSums] = []
 
         def sums(work: Work, training: bool) -> Objective:
             made.append(RowSums(work, training, self.config.divisor))
             return made[0]
 
-        with translated(), leave_adapters_out(self._spec.meta_model.model, of_base):
+        with translated():
             self._running().evaluate(arrange(batches), objective=sums)
         numbered = [each for part in self._share.gather(made[0].numbered()) for each in part]
         return [rows for _, rows in sorted(numbered, key=lambda each: each[0])]

@@ -411,6 +411,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         packed_rows=train_rows.packed_rows,
         teacher_top_k=config.teacher_top_k or 0,
         largest_images=image_rows.find_largest(config, train_rows, held_out),
+        refers=config.refers_in_step,
     )
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
     told = clock.started if clock.is_read else None

@@ -27,6 +27,8 @@ class Completions:
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of completions
     unready: int = 0  # answers that it is not ready, after each loading
     ends_after: int | None = None  # tokens that its context has room for
+    processed: bool = False  # log-probabilities are those of the distribution that tokens are drawn from
+    listed: Any = None  # answer of /v1/models; None: the model and its adapters
     cuts: bool = False  # True: closes the connection inside a completion's answer
     model: Any = None
     adapters: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +65,8 @@ class Completions:
             self.left -= 1
             return (503, {"error": "Loading model"}) if self.left >= 0 else (200, {"status": "ok"})
         if path == "/v1/models":
-            return 200, {"data": [{"id": name} for name in [str(self.base), *self.adapters]]}
+            adapters = [{"id": name, "parent": str(self.base)} for name in self.adapters]
+            return 200, {"data": [{"id": str(self.base)}, *adapters]} if self.listed is None else self.listed
         if path == "/tokenize":
             text = body["prompt"] if self.form == "vllm" else body["content"]
             return 200, {"tokens": self.tokenizer(text, add_special_tokens=False)["input_ids"]}
@@ -93,7 +96,8 @@ class Completions:
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         model = self.adapters.get(body["model"], self.model)
         longest = min(body["max_tokens"], self.ends_after or body["max_tokens"])
-        tokens, values = sample(model, body["prompt"], body["seed"], longest, body["stop_token_ids"], body)
+        words = body["prompt"], body["seed"], longest, body["stop_token_ids"], body
+        tokens, values = sample(model, *words, processed=self.processed)
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         ended = tokens[-1] in body["stop_token_ids"]
         answer = {"text": text, "finish_reason": "stop" if ended else "length", "index": 0}
@@ -106,7 +110,13 @@ class Completions:
 
 
 def sample(
-    model: Any, prompt: list[int], seed: int, longest: int, ends: list[int], fields: Mapping[str, Any]
+    model: Any,
+    prompt: list[int],
+    seed: int,
+    longest: int,
+    ends: list[int],
+    fields: Mapping[str, Any],
+    processed: bool = False,
 ) -> tuple[list[int], list[float]]:
     """Tokens after a prompt, drawn by a seed, and the logarithm of each one's probability."""
     generator = torch.Generator().manual_seed(seed)
@@ -120,7 +130,7 @@ def sample(
             kept = kept.masked_fill(kept < kept.topk(fields["top_k"]).values[-1], float("-inf"))
         token = int(torch.multinomial(kept.softmax(-1), 1, generator=generator))
         tokens.append(token)
-        values.append(float(logits.log_softmax(-1)[token]))
+        values.append(float((kept if processed else logits).log_softmax(-1)[token]))
     return tokens, values
 
 

@@ -86,12 +86,40 @@ def test_a_server_samples_with_the_weights_of_each_step(given: Path, tmp_path: P
         trainer.train()
         trainer.save_model()
     assert ours.tokens == theirs.tokens
-    assert len(ours.tokens) == len(server.bodies) == STEPS * rollouts.STEP
+    assert len(ours.tokens) == STEPS * rollouts.STEP
+    asks = CASES[case].get("temperature", 1.0) != 1.0  # once, for the kind of the server's log-probabilities
+    assert len(server.bodies) == len(ours.tokens) + asks
     same_rows(trainer, plain)
     same_weights(*(tmp_path / way / "model.safetensors" for way in ("ours", "plain")))
     assert [Path(place).name for place in server.handed] == [f"step-{step}" for step in range(STEPS)]
     assert [place.name for place in (tmp_path / "ours" / "for-server").iterdir()] == [f"step-{STEPS - 1}"]
     assert all(row[DIFFERENCE] < 1e-4 for row in rows(trainer))
+
+
+@pytest.mark.parametrize("processed", [False, True])
+def test_log_probabilities_of_both_kinds_are_compared_alike(given: Path, tmp_path: Path, processed: bool) -> None:
+    with completions.serving(given / "model", processed=processed) as server:
+        trainer = streamed(given, tmp_path / "out", Server(server.url), {"temperature": 0.6, "max_steps": 2})
+        trainer.train()
+    assert len(rows(trainer)) == 2
+    assert all(0 < row[DIFFERENCE] < 1e-4 for row in rows(trainer))
+
+
+MODELS = [
+    ({"data": []}, "lists no model: its answer is .*'data'.*; name the one that is trained: Server"),
+    ("Not what was asked", "lists no model: its answer is 'Not what was asked'"),
+    ({"data": {"id": "a"}}, "lists no model"),
+    ({"data": ["a", {"name": "b"}]}, "lists no model"),
+    ({"data": [{"id": "a"}, {"id": "b"}, {"id": "c", "parent": "a"}]}, "lists several models: a, b; name the one"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), MODELS)
+def test_a_server_without_one_model_is_refused(given: Path, tmp_path: Path, answer: Any, said: str) -> None:
+    with completions.serving(given / "model", listed=answer) as server:
+        with pytest.raises(InputError, match=said):
+            streamed(given, tmp_path / "out", Server(server.url))
+        streamed(given, tmp_path / "out", Server(server.url, model="a"))
 
 
 def test_a_server_that_keeps_its_weights_is_seen_in_the_log(given: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import both_ways
@@ -308,7 +308,24 @@ def test_saved_adapters_of_another_kind_are_not_continued(
     more = {"target_modules": ["q_proj"], "target_parameters": EXPERTS, **SAVED[name]}
     adapters = save_adapters(given / "model", tmp_path / "adapters", **more)
     assert real_runs.here(given, tmp_path / "out", *WORDS, "--lora_adapter", str(adapters)) == 2
-    assert f"{adapters / ADAPTER_CONFIG}: {name} is " in capsys.readouterr().err
+    assert f"lora_adapter: {adapters / ADAPTER_CONFIG}: {name} is " in capsys.readouterr().err
+
+
+def test_saved_adapters_with_a_table_are_not_continued(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PEFT saves a resized table without naming it in `modules_to_save`."""
+    adapters = save_adapters(given / "model", tmp_path / "adapters", target_modules=["q_proj"])
+    tensors = load_file(adapters / ADAPTER)
+    table = "base_model.model.model.embed_tokens.weight"
+    save_file({**tensors, table: torch.zeros(7, 3)}, adapters / ADAPTER)
+    made = json.loads((adapters / ADAPTER_CONFIG).read_text())
+    words = ["--method", "lora", "--lora_r", str(made["r"]), "--lora_alpha", str(made["lora_alpha"])]
+    words += ["--lora_target_modules", "q_proj", "--lora_adapter", str(adapters)]
+    assert real_runs.here(given, tmp_path / "out", *words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"lora_adapter: {adapters / ADAPTER} holds {table} whole; the base is frozen" in said
+    assert "spillway merge DIR --to NEW" in said
 
 
 def test_saved_adapters_of_other_ranks_are_continued_with_the_same_keys(

@@ -246,7 +246,8 @@ def test_rows_that_are_no_pairs_are_refused(
         (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),
         (["--loss_type", "exo_pair"], "loss_type: got 'exo_pair', expects one of sigmoid, hinge"),
         (["--label_smoothing", "0.1"], "label_smoothing: it is for loss_type robust, and that is sigmoid"),
-        (["--precompute_ref_log_probs", "true"], "a first pass always computes the reference"),
+        (["--precompute_ref_log_probs", "false"], "without new adapters no step has the reference"),
+        (["--precompute_ref_batch_size", "4"], "a first pass takes as many rows as a step"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(

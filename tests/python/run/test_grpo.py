@@ -115,7 +115,7 @@ def test_twenty_updates_equal_trl_in_memory_with_state_on_a_path(given: Path, tm
 
 
 def test_adapters_equal_trl_with_their_base_as_reference(given: Path, tmp_path: Path) -> None:
-    """No second set of weights: the first pass leaves adapters out, which begin as their base."""
+    """No second set of weights: each step leaves adapters out for the reference."""
     peft = package("peft", "LoRA is PEFT's")
     from transformers import AutoModelForCausalLM
 

@@ -32,7 +32,7 @@ from spillway.model.meta.router_search import ARGUMENTS, FUNCTION
 from spillway.model.meta.text_tower import tower_name
 from spillway.model.source.model_code import call_model
 from spillway.model.source.source import auto_class, is_multimodal
-from spillway.model.stream.stream import mixed
+from spillway.model.stream.dropout import mixed
 
 STEPS = 10
 RUN_SEED = 5  # native.config's

@@ -54,6 +54,7 @@ def config(model: Path, **more: Any) -> Any:
         "model": str(model), "tokenizer": str(model), "any_device": False, "device_why": "", "seed": 5,
         "compute_dtype": "fp32", "dram_budget": ROOM, "placement": "dram", "output_dir": str(model.parent / "out"),
         "durability": "none", "virtual_ranks": 1, "weight_decay": 0.1, "device": "cpu", "base_form": None,
+        "refers_in_step": False,
         "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0,
         "lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9,
     } | more  # fmt: skip

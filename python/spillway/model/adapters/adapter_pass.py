@@ -8,8 +8,7 @@ adapter's part of the input's gradient, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,19 +66,6 @@ class AdaptedLinear(torch.autograd.Function):
         of_to_wide = weight_gradient(dy, narrow, sum_of_wide) if wants[5] else None
         of_hidden = None if of_hidden is None else of_hidden.view(ctx.shape)
         return of_hidden, of_dropped, None, None, of_to_narrow, of_to_wide, None, None, None
-
-
-@contextmanager
-def leave_adapters_out(model: nn.Module, is_asked: bool) -> Iterator[None]:
-    """Passes compute the base alone while this is open, if it is asked for."""
-    layers = [module for module in model.modules() if is_asked and hasattr(module, "_disable_adapters")]
-    try:
-        for layer in layers:
-            layer._disable_adapters = True
-        yield
-    finally:
-        for layer in layers:
-            layer._disable_adapters = False
 
 
 @dataclass(frozen=True)

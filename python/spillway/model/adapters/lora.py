@@ -62,6 +62,10 @@ FACTORS = {  # keys that give an adapter's product its factor, and PEFT's names
     "lora_rank_pattern": "rank_pattern",
     "lora_alpha_pattern": "alpha_pattern",
 }
+MERGE_FIRST = (
+    "the base is frozen but for a head of labels. Merge the adapters into their base (`spillway merge DIR --to NEW`), "
+    "and train new ones on that"
+)
 HEADS = ("classifier", HEAD)  # PEFT's names of modules that such a task saves whole
 
 
@@ -229,6 +233,8 @@ class Adapters:
                 there = "nothing" if stored is None else list(stored.shape)
                 raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
             self.begun[name] = stored.float()
+        if whole := sorted(name for name in tensors if ".lora_" not in name):
+            raise InputError(f"lora_adapter: {path} holds {whole[0]} whole; {MERGE_FIRST}")
         if tensors:
             raise InputError(f"lora_target_modules: {path} has {min(tensors)} besides, which this run has no place for")
 
@@ -237,10 +243,7 @@ class Adapters:
         saved = read_json(path) if path.is_file() else {}
         whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
         if whole:
-            raise InputError(
-                f"{path}: modules_to_save is {saved['modules_to_save']}, and the base is frozen here. Merge these "
-                "adapters into their base with PEFT, and train new ones on that"
-            )
+            raise InputError(f"lora_adapter: {path}: modules_to_save is {saved['modules_to_save']}; {MERGE_FIRST}")
         for key, name in FACTORS.items() if saved else ():
             before, now = saved.get(name), getattr(self.config, name)
             if (before or None) != (now or None):

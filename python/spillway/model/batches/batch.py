@@ -22,6 +22,7 @@ class Sampled:
     figures: dict[str, float]  # of the whole step that they are of, by the names that TRL logs
     # fp64 [label tokens]: as another program that sampled them has their log-probabilities; None: unknown
     sampling: torch.Tensor | None = None
+    divided: bool = True  # that program has them of logits that were divided by the temperature
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class WorkShape:
     packed_rows: float = 2.0
     joined: int = 1  # micro-batches of the data that one of these is (`joining`)
     share: int = 0  # most micro-batches of a step that one of several processes computes; 0: there is one
+    refers: bool = False  # steps and evaluations compute their reference by the base of the adapters
     largest_images: Batch | None = None  # a micro-batch with the most pixels of the data; None: there are no images
 
     def rows_in(self, length: int) -> int:

@@ -15,8 +15,8 @@ from spillway.model.meta.meta_model import MetaModel, StagePlan, pattern
 from spillway.model.meta.on_meta import from_config
 from spillway.model.source.own import OwnConfig
 from spillway.model.source.tiny_copy import fewer_layers
+from spillway.model.stream.dropout import mixed
 from spillway.model.stream.plain_engine import aligned, mapped
-from spillway.model.stream.stream import mixed
 
 if TYPE_CHECKING:
     from spillway._engine import Engine

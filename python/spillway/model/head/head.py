@@ -114,17 +114,19 @@ class HeadPass:
         watch: Watch | None = None,
         keep: int = 0,
         parts: Parts | None = None,
+        name: str = "",
     ) -> None:
         """`watch` sees the logits of pass 1, all of a micro-batch at once, and must not keep them. `keep`: slices, the
         first of pass 1, whose logits stay for pass 2, if no code follows their product, which might change them.
-        `parts`: of the step, which has begun; None: its micro-batches."""
+        `parts`: of the step, which has begun; None: its micro-batches. `name`: of buffers that another pass with the
+        same scratch does not share."""
         self._watch = watch
         self._engine = engine
         self._code = code or HeadCode()
         self._batches = batches
         self._objective = objective
         self._scale = engine.loss_scale()[0]
-        self._scratch = scratch
+        self._scratch, self._name = scratch, name
         parts = parts or whole_batches(batches)
         self._gathers_once = parts.tiles.head_tokens is not None
         groups = form_groups(batches, parts, watch is not None)
@@ -148,6 +150,8 @@ class HeadPass:
             logits = self._transformed(made[:, : len(table)])
             if self._watch is not None:
                 self._watch(each.group.members[0].batch, logits, first_row)
+            if "undivided" in self._objective.watches:
+                self._fold(each.stats.begin_undivided(), logits, first_row, each.labels)
             self._divide(logits)
             self._add(each.stats, logits, first_row, each.labels)
             if isinstance(self._objective, OfLogits):
@@ -161,14 +165,17 @@ class HeadPass:
     def _add(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         if "scores" in self._objective.watches:
             return stats.add_scores(logits)
-        if logits.dtype == torch.float32:
-            stats.fold(logits, first_row, labels)
-        else:
-            self._engine.loss_stats(logits, first_row, labels, stats.maximum, stats.sum, stats.gold)
+        self._fold(stats, logits, first_row, labels)
         if "mean" in self._objective.watches:
             stats.add_mean(logits)
         if "entropy" in self._objective.watches:
             stats.add_spread(logits)
+
+    def _fold(self, stats: Stats, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
+        if logits.dtype == torch.float32:
+            stats.fold(logits, first_row, labels)
+        else:
+            self._engine.loss_stats(logits, first_row, labels, stats.maximum, stats.sum, stats.gold)
 
     def losses(self) -> list[float]:
         """The exact terms of the loss over all label tokens, or pairs, by micro-batch; known once every slice has been
@@ -323,7 +330,7 @@ class HeadPass:
             return hidden[run]
         if each.hidden is not None:
             return each.hidden
-        name = f"selected {number}" if self._gathers_once else "selected"
+        name = f"selected {number}{self._name}" if self._gathers_once else "selected"
         selected = self._scratch.matrix(name, each.group.size, hidden.shape[1], hidden.dtype)
         torch.index_select(hidden, 0, each.group.rows(), out=selected)
         each.hidden = selected if self._gathers_once else None
@@ -399,6 +406,12 @@ class Stats:
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
         self._rows = 0  # of the slices in `mean`
         self._spread: Spread | None = None
+        self.undivided: Stats | None = None  # of the logits before their division by the temperature
+
+    def begin_undivided(self) -> Stats:
+        if self.undivided is None:
+            self.undivided = Stats(self.maximum.numel(), self.maximum.device)
+        return self.undivided
 
     @staticmethod
     def joined(parts: Sequence[Stats]) -> Stats:
@@ -421,6 +434,8 @@ class Stats:
         spreads = [part._spread for part in parts if part._spread is not None]
         made._spread = Spread(*map(combine, zip(*spreads, strict=True))) if spreads else None
         made._rows = parts[0]._rows
+        undivided = [part.undivided for part in parts if part.undivided is not None]
+        made.undivided = Stats._combine(undivided, combine) if undivided else None
         return made
 
     @property

@@ -27,7 +27,8 @@ class Objective(Protocol):
     """The objective of one step or evaluation. `stats`: by its index, every micro-batch that has label tokens, all
     slices seen."""
 
-    watches: Collection[str]  # what it wants of Stats: "mean", "entropy", "accuracy", or "scores" alone
+    # what it wants of Stats: "mean", "entropy", "accuracy", "undivided", or "scores" alone
+    watches: Collection[str]
 
     @property
     def temperature(self) -> float:

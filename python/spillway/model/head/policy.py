@@ -33,6 +33,7 @@ class Tokens:
     counts: torch.Tensor  # int64 [rows]: tokens of each row
     sampled: Sampled
     reference: torch.Tensor | None = None  # fp64 [tokens]: under the reference model
+    undivided: torch.Tensor | None = None  # fp64 [tokens]: of logits that no temperature divides, where it was asked
 
     @property
     def rows(self) -> torch.Tensor:
@@ -121,7 +122,8 @@ class PolicyLoss:
         if self.beta:
             figures["kl"] = float(self.divergences(tokens).sum() / max(1, len(tokens.log_probabilities)))
         if tokens.sampled.sampling is not None and len(tokens.log_probabilities):
-            differences = (tokens.log_probabilities - tokens.sampled.sampling).abs()
+            own = tokens.log_probabilities if tokens.undivided is None else tokens.undivided
+            differences = (own - tokens.sampled.sampling).abs()
             figures[f"{SAMPLING}/mean"] = float(differences.mean())
             figures[f"{SAMPLING}/max"] = float(differences.max())
         return {name: value for name, value in figures.items() if math.isfinite(value)}
@@ -140,10 +142,15 @@ class Policy(OfTokens):
     loss: PolicyLoss
     work: Work
     training: bool
-    watches: Collection[str] = ("entropy",)
+    watches: Collection[str] = field(init=False)
     _losses: list[float] = field(default_factory=list)  # by micro-batch
     _gradients: dict[int, torch.Tensor] | None = None  # by micro-batch: d step's loss / d log-probability of each token
     _tokens: list[Tokens] = field(default_factory=list)  # by micro-batch
+
+    def __post_init__(self) -> None:
+        sampled = [batch.sampled for batch in self.work.micro_batches]
+        differs = any(each is not None and each.sampling is not None and not each.divided for each in sampled)
+        self.watches = ("entropy", "undivided") if differs and self.temperature != 1.0 else ("entropy",)
 
     @property
     def temperature(self) -> float:
@@ -165,6 +172,11 @@ class Policy(OfTokens):
             for batch, tokens in zip(self.work.micro_batches, self._tokens, strict=True)
         ]
 
+    def list_tokens(self) -> list[Tokens]:
+        """The tokens of each micro-batch in the data's order, when the step has its losses."""
+        numbered = zip(self.work.micro_batches, self._tokens, strict=True)
+        return [tokens for _, tokens in sorted(numbered, key=lambda each: each[0].number)]
+
     def _settle(self, stats: Mapping[int, Stats]) -> dict[int, torch.Tensor]:
         if self._gradients is None:
             self._gradients, count = {}, self.work.step_batches
@@ -184,4 +196,5 @@ def tokens_of(batch: MicroBatch, stats: Stats | None) -> Tokens:
     assert batch.sampled is not None
     values = torch.zeros(0, dtype=torch.float64) if stats is None else stats.log_probabilities().cpu()
     counts = torch.tensor(batch.bounds).diff()
-    return Tokens(values.clone().requires_grad_(), counts, batch.sampled, batch.reference)
+    raw = None if stats is None or stats.undivided is None else stats.undivided.log_probabilities().cpu()
+    return Tokens(values.clone().requires_grad_(), counts, batch.sampled, batch.reference, raw)

@@ -139,7 +139,8 @@ class Measurement:
         self._engine = TimedEngine(description, parts > 1, kernels, place)
         fill(self._engine)
         self._engine.keep_weights()
-        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles, fused=fused)
+        base = 1.0 if shape.refers else None
+        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles, fused=fused, base=base)
         self._dense_masks = DenseMasks.made  # until now
 
     def run(self, before: int, half: bool) -> DryRun:
@@ -395,7 +396,7 @@ class Measurement:
         """The extrapolated cost of a shape that is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
-        kept = shape.batch * shape.length * BYTES_PER_TOKEN
+        kept = shape.batch * shape.length * count_kept_bytes(self._small, shape)
         if self._packing:
             longer = times if self._linear() else times**2
             kept += int(masks(self._small, self._sample(1, seen.length), self._place) * longer) * shape.batch
@@ -437,8 +438,7 @@ class Measurement:
             process_memory.give_back()
 
     def _step(self, work: Work) -> None:
-        between: list[float] = []
-        self._engine.seconds = quick_dry_run.make_seconds()
+        self._engine.seconds, between = quick_dry_run.make_seconds(), list[float]()
         time_step(self._stream, self._engine, work, between)
         self._seconds = step_seconds(self._engine, between, self._shape)
 
@@ -458,7 +458,15 @@ class Measurement:
         return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
     def _count_kept(self, train: Work) -> int:
-        return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
+        each = count_kept_bytes(self._small, self._shape)
+        return self._tokens * each + (masks(self._small, train, self._place) if self._packing else 0)
+
+
+def count_kept_bytes(meta_model: MetaModel, shape: WorkShape) -> int:
+    """Bytes that a step keeps for every token besides states."""
+    if not shape.refers:
+        return BYTES_PER_TOKEN
+    return 2 * BYTES_PER_TOKEN + meta_model.width * meta_model.dtype.itemsize
 
 
 def runs_after(warm_up: float) -> int:

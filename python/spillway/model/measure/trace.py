@@ -28,7 +28,7 @@ from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.layers.weight_sums import TYPES, add_product, has_operation
 from spillway.model.measure import quick_dry_run
-from spillway.model.measure.dry_run import BRIEF_SLACK, BYTES_PER_TOKEN, SLACK
+from spillway.model.measure.dry_run import BRIEF_SLACK, SLACK, count_kept_bytes
 from spillway.model.measure.heap import Heap
 from spillway.model.measure.libraries import Libraries
 from spillway.model.measure.narrow import narrow_of_its_kind
@@ -115,7 +115,7 @@ def trace_step(
     if not not_kept:
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
-    kept = (shape.micro_batches - 1) * whole.tokens * BYTES_PER_TOKEN
+    kept = (shape.micro_batches - 1) * whole.tokens * count_kept_bytes(small, shape)
     if tiles.head_tokens is not None and shape.largest_share > 1:
         whole.passes.update(tracer.joined_head())
         kept += extra_bytes(tiles, shape, small)
@@ -196,7 +196,16 @@ class Tracer:
             engine = TracedEngine(description, self._parts > 1)
             engine.keep_weights()
             tiles, fused, product = self._tiles, self._fused, self._product
-            stream = TracedStream(self._small, engine, 0, self._unneeded, tiles=tiles, fused=fused, product=product)
+            stream = TracedStream(
+                self._small,
+                engine,
+                0,
+                self._unneeded,
+                tiles=tiles,
+                fused=fused,
+                product=product,
+                base=1.0 if self._shape.refers else None,
+            )
             stream.mode = mode
             lies_in, libraries = (Heap(), None) if tokens else (self._heap, self._libraries)
             recorder = Recorder(lies_in, engine.operations, self._experts, libraries)
@@ -240,9 +249,9 @@ class TracedStream(Stream):
 
     mode: FakeTensorMode
 
-    def _passages(self, work: Work) -> list[Passage]:
+    def _passages(self, work: Work, balanced: bool = True) -> list[Passage]:
         with _disable_current_modes():
-            passages = super()._passages(work)
+            passages = super()._passages(work, balanced)
         mappings: dict[int, Any] = {}
         for passage in passages:
             passage.calls = [replace_tensors(call, self._shape_of, mappings) for call in passage.calls]

@@ -6,16 +6,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from spillway.machine.place import HOST, Place
-from spillway.model.batches.microbatch import ALL, MicroBatch, Share, Work
+from spillway.model.batches.microbatch import ALL, Share, Work
 from spillway.model.head.head import HeadCode, HeadPass, Scratch, Watch
-from spillway.model.head.objective import Choice, CrossEntropy, Told
+from spillway.model.head.objective import Choice, CrossEntropy, Objective, Told
 from spillway.model.layers.digests import Digests, NoDigests
 from spillway.model.layers.router import Balance
 from spillway.model.layers.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
@@ -26,8 +25,11 @@ from spillway.model.meta.factors import project
 from spillway.model.meta.image_tower import Tower, list_features
 from spillway.model.meta.layer_arguments import LayerArguments, Recording
 from spillway.model.meta.meta_model import MetaModel, Space
+from spillway.model.stream.base_rows import BaseRows, find_unreferred, make_room
+from spillway.model.stream.dropout import Dropout
 from spillway.model.stream.layer import Stage, slots_of
 from spillway.model.stream.passage import Passage
+from spillway.model.stream.regions import Regions
 from spillway.model.stream.shared import Kept
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Stream:
         product: AddProduct | None = None,
         before_passes: Callable[[], None] = lambda: None,
         tower: Tower | None = None,
+        base: float | None = None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that backward
         need not compute again (`verify_equivalence`). `before_passes` is called before a step or evaluation,
@@ -73,11 +76,13 @@ class Stream:
         of what autograd saves, the same. `tiles`: what runs in tiles of tokens. `share`: this process's micro-batches
         of a step, of the work of all. `fused`: the engine's kernels replace norms, SwiGLU and rotary embedding.
         `product`: adds weight gradients to the engine's sums; None: that of `place`. `tower`: makes features of images.
+        `base`: the temperature of log-probabilities that micro-batches without a reference get from the base of the
+        adapters; None: they need none.
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
         self.most_saved = self.most_spilled = 0  # bytes that were kept at once, and spilled, in any step
-        self._objective, self._tower = objective, tower
+        self._objective, self._tower, self._base = objective, tower, base
         self.share, self._kept_logits = share, kept_logits
         # Figures of the objective for the last step or evaluation, by micro-batch; all of a run's processes ask.
         self.tell: Callable[[], list[Told]] = list
@@ -90,6 +95,7 @@ class Stream:
         self._place = place
         self._arena = view_as_tensor(engine.device_memory())
         self._typed = self._arena.view(meta_model.dtype)
+        self._regions = Regions(meta_model, self._typed)
         self._host = view_as_tensor(engine.memory()).view(meta_model.dtype)
         with place.in_pass_stream():
             place.take_buffers(meta_model.model)
@@ -148,7 +154,7 @@ class Stream:
         """Lets go of the engine's memory, which may be unmapped from here on."""
         for stage in self._stack:
             stage.release()
-        del self._arena, self._typed, self._host
+        del self._arena, self._typed, self._host, self._regions
 
     def _run(self, *given: Any) -> float:
         """Runs `_run_passes` where passes run, whatever stream and settings the caller has."""
@@ -177,10 +183,13 @@ class Stream:
             work = work.part(share)
             self._parts.begin(work.micro_batches, share.start)
         work = work.to(self._place.device)
+        missing = find_unreferred(work) if self._base is not None and objective is None and watch is None else []
+        work = make_room(work, missing)
         judge = (objective or self._objective)(work, training)
         keep = self._kept_logits if training else 0
         head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep, self._parts)
-        turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL))
+        base = self._refer(work, missing) if missing else None
+        turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL), base)
         try:
             with self._dropout.step(step, training):
                 while (block_pass := self._engine.next_pass()).kind != "end":
@@ -193,6 +202,7 @@ class Stream:
             self.last_saved = turn.saved if training else self.last_saved
             self.most_saved = max(self.most_saved, turn.saved.most)
             self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
+        turn.fill_reference()
         numbers = [batch.number for batch in work.micro_batches]
         gathered = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
         self.losses, self.auxiliaries = (
@@ -204,10 +214,23 @@ class Stream:
         self.tell = functools.partial(join_figures, head, balances, numbers, self.share.gather)
         return math.fsum(self.losses.values()) + self._auxiliary
 
-    def _passages(self, work: Work) -> list[Passage]:
+    def _refer(self, work: Work, missing: list[int]) -> BaseRows:
+        """The rows of `work` through the base, for the reference of the micro-batches `missing`."""
+        meta_model, batches, parts = self.meta_model, work.micro_batches, self._parts
+        assert self._base is not None
+        hidden = self._scratch.matrix("base", work.tokens, meta_model.width, meta_model.dtype).view(-1)
+
+        def make_head(objective: Objective) -> HeadPass:
+            return HeadPass(self._engine, batches, objective, self._scratch, self._head, parts=parts, name=" of base")
+
+        passages = self._passages(work, balanced=False)
+        return BaseRows(meta_model, work, passages, hidden, parts, make_head, self._base, missing)
+
+    def _passages(self, work: Work, balanced: bool = True) -> list[Passage]:
+        """`balanced`: the routers' loss is watched, where there are routers."""
         meta_model, batches = self.meta_model, work.micro_batches
         balances: list[Balance | None] = [None] * len(batches)
-        if meta_model.routers is not None:
+        if meta_model.routers is not None and balanced:
             scale = self._engine.loss_scale()[0] * work.routers_weight
             balances = [Balance(meta_model.routers, batch, scale, self._place.device) for batch in batches]
         recordings: list[Recording | None] = [None] * len(batches)
@@ -220,11 +243,17 @@ class Stream:
         if block_pass.kind == "forward":
             self._forward(block_pass, turn)
         elif block_pass.kind == "head_loss":
-            turn.head.add_loss(self._head_input(block_pass.input, turn), self._table(block_pass), block_pass.first_row)
+            table = self._regions.table(block_pass.weights, block_pass.rows)
+            if turn.base is not None:
+                turn.base.add_loss(table, block_pass.first_row)
+            last = self._regions.head_input(block_pass.input, turn.work.tokens)
+            turn.head.add_loss(last, table, block_pass.first_row)
         elif block_pass.kind == "head_gradient":
+            turn.fill_reference()
             self._digests.add_losses([batch.number for batch in turn.work.micro_batches], turn.head.losses)
-            sums = self._sums(block_pass.accumulator, turn)
-            last, table = self._head_input(block_pass.input, turn), self._table(block_pass)
+            sums = self._regions.sums(block_pass.accumulator, turn.work.tokens)
+            last = self._regions.head_input(block_pass.input, turn.work.tokens)
+            table = self._regions.table(block_pass.weights, block_pass.rows)
             turn.head.add_gradient(last, table, block_pass.first_row, sums)
         elif block_pass.kind == "backward":
             self._backward(block_pass, turn)
@@ -240,7 +269,7 @@ class Stream:
             passage = turn.passages[batch.index]
             self._parts.open(batch)
             self._dropout.seed(batch.number, place)
-            source = self._source(block_pass.input, place, batch, passage)
+            source = self._regions.source(block_pass.input, place, batch, passage)
             if place == 0:
                 self._digests.add_output(-1, batch.number, source)
             if turn.keeps(place, stage, passage):
@@ -249,29 +278,31 @@ class Stream:
             else:
                 output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
-            target = self._output(block_pass.output, place, batch, passage)
+            target = self._regions.output(block_pass.output, place, batch, passage)
             target.copy_(output)
             self._digests.add_output(place, batch.number, target)
+        if turn.base is not None:
+            turn.base.forward(stage, place, lambda *each: self._regions.source(block_pass.input, 0, *each))
 
     def _backward(self, block_pass: BlockPass | PlainPass, turn: Turn) -> None:
         place = block_pass.block - 1
         stage = self._bound(block_pass)
         if place == len(self._stack) - 1:
-            sums = self._sums(block_pass.accumulator, turn)
-            turn.head.spread(sums, self._head_input(block_pass.hidden_gradient, turn))
+            sums = self._regions.sums(block_pass.accumulator, turn.work.tokens)
+            turn.head.spread(sums, self._regions.head_input(block_pass.hidden_gradient, turn.work.tokens))
         for batch in turn.work.micro_batches:
             self._parts.open(batch)
             for kept in self._kept.values():
                 kept.rank = batch.rank
             self._dropout.seed(batch.number, place)
             passage = turn.passages[batch.index]
-            source = self._source(block_pass.input, place, batch, passage)
-            gradient = self._output(block_pass.hidden_gradient, place, batch, passage)
+            source = self._regions.source(block_pass.input, place, batch, passage)
+            gradient = self._regions.output(block_pass.hidden_gradient, place, batch, passage)
             if (saved := turn.saved.take(place, batch.index)) is not None:
                 result = stage.backward_kept(saved, source, gradient, self._room(block_pass, turn))
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
-            target = self._input(block_pass.hidden_gradient, place, batch, passage)
+            target = self._regions.input(block_pass.hidden_gradient, place, batch, passage)
             target.copy_(result)
             self._digests.add_input_gradient(place, batch.number, target)
             for kept in self._owned[place] if batch.ends_rank else ():  # what this block's own pass found none for
@@ -346,56 +377,6 @@ class Stream:
             return None
         return self._arena[block_pass.spilled : block_pass.spilled + block_pass.spilled_bytes]
 
-    def _at(self, offset: int, elements: int) -> torch.Tensor:
-        first = offset // self._typed.element_size()
-        return self._typed[first : first + elements]
-
-    def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
-        """A micro-batch's part of a boundary activation."""
-        width = self.meta_model.width
-        return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
-
-    def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """The input of a stage. The embedding's rows lie one after the other, whatever a boundary's width."""
-        if place > 0 or self.meta_model.columns == self.meta_model.width:
-            return self._input(offset, place, batch, passage)
-        columns = self.meta_model.columns
-        rows = self._at(offset + batch.first * columns * self._typed.element_size(), batch.tokens * columns)
-        return rows.view(batch.tokens, columns)
-
-    def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """The place of a stage's input, or of its gradient."""
-        meta_model = self.meta_model
-        if place > 0:
-            shape = passage.shapes[place - 1]
-        elif meta_model.simple_entry:
-            shape = torch.Size((batch.rows, batch.length, meta_model.columns))
-        else:
-            shape = torch.Size((batch.tokens, meta_model.columns))
-        return self._region(offset, batch)[: shape.numel()].view(shape)
-
-    def _output(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """The output of a stage, or its gradient; the last one's lies as the head reads it."""
-        shape = passage.shapes[place]
-        if place < len(self._stack) - 1:
-            return self._region(offset, batch)[: shape.numel()].view(shape)
-        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self.meta_model.head_columns]
-        return columns.unflatten(0, (batch.rows, batch.length))
-
-    def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
-        """[tokens, columns] of what the head is given, or its gradient."""
-        flat = self._at(offset, turn.work.tokens * self.meta_model.width)
-        return flat.view(turn.work.tokens, self.meta_model.width)[:, : self.meta_model.head_columns]
-
-    def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
-        width, columns = self.meta_model.width, self.meta_model.head_columns
-        flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
-        return flat.view(turn.work.tokens, width)[:, :columns]
-
-    def _table(self, block_pass: BlockPass | PlainPass) -> torch.Tensor:
-        columns = self.meta_model.head_columns
-        return self._at(block_pass.weights, block_pass.rows * columns).view(block_pass.rows, columns)
-
 
 @dataclass
 class Turn:
@@ -405,6 +386,11 @@ class Turn:
     passages: list[Passage]  # by micro-batch
     head: HeadPass
     saved: SavedStep
+    base: BaseRows | None = None  # that makes the reference; None: there is none, or the micro-batches have it
+
+    def fill_reference(self) -> None:
+        if self.base is not None:
+            self.base.fill()
 
     def keeps(self, place: int, stage: Stage, passage: Passage) -> bool:
         """True if what autograd saves of a micro-batch's pass is kept, where that is asked for and can be."""
@@ -434,40 +420,6 @@ def join_figures(
     every = [figures | more for figures, more in zip(head.list_figures(), routers, strict=True)]
     numbered = [each for part in gather(list(zip(numbers, every, strict=True))) for each in part]
     return [figures for _, figures in sorted(numbered, key=lambda each: each[0])]
-
-
-class Dropout:
-    """Random numbers that are a function of (seed, step, micro-batch, stage), so that a recomputed layer drops alike.
-
-    Always, in training: not only dropout draws (some routers do). Leaves PyTorch's own generator as it was.
-    """
-
-    def __init__(self, seed: int, place: Place = HOST) -> None:
-        self._seed = seed
-        self._place = place
-        self._step = 0
-        self._training = False
-
-    def step(self, step: int, training: bool) -> AbstractContextManager[None]:
-        self._step, self._training = step, training
-        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=self._place.forked(), enabled=training)
-        return forked
-
-    def seed(self, micro_batch: int, stage: int) -> None:
-        if self._training:
-            self._place.seed(mixed(self._seed, self._step, micro_batch, stage))
-
-
-def mixed(*numbers: int) -> int:
-    """A 63-bit number from several, well spread (splitmix64's finaliser over a running sum)."""
-    mask = (1 << 64) - 1
-    state = 0
-    for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & mask
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
-        state ^= state >> 31
-    return state >> 1
 
 
 def view_as_tensor(array: Any) -> torch.Tensor:
