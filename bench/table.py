@@ -19,18 +19,23 @@ from recorded import RESULTS, filled, words
 
 ROWS = Path(__file__).with_suffix(".toml")
 PAGE = RESULTS / "README.md"
-TOLD = ("claim", "number", "set", "machine", "date", "command", "file", "pending")
+TEXTS = ("topic", "claim", "how", "number", "set", "machine", "date", "command", "file", "pending")
 
-HEAD = """# Results
+HEAD = """# The table of claims
 
 <!-- Made by bench/table.py from bench/table.toml and the files beside; not to be edited. -->
 
-Each number is read from the file of its row. Where a measurement was repeated, every repeat is quoted, or the row
-says what of all of them. A step's time is the median of a process without its first step. What was tried on the way
-is in [docs/notes](../../docs/notes/README.md); nothing rests on that.
+Each number is read from the file of its row. Repeats of a measurement are all quoted, or the row says how they were
+combined. A step's time is the median of a process without its first step. Other trials are in
+[the notes](../../docs/notes/README.md); no claim rests on them.
 
-| claim | number | machine | date | command | file |
-|---|---|---|---|---|---|
+`0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a row says otherwise.
+"""
+TABLE = """
+## {topic}
+
+| claim | numbers | conditions | made by |
+|---|---|---|---|
 """
 
 
@@ -39,19 +44,27 @@ def rows() -> list[dict[str, Any]]:
     return [row for row in found if not row.get("pending") or (RESULTS / row["file"]).is_file()]
 
 
-def told(row: dict[str, Any], key: str) -> str:
+def read_text(row: dict[str, Any], key: str) -> str:
     """A text, or what a file says at a place."""
     value = row[key]
     return words(value) if re.match(r"[\w-]+\.jsonl?:", value) else value
 
 
 def line(row: dict[str, Any]) -> str:
-    figures = {name: value for name, value in row.items() if name not in TOLD}
-    number = filled(row["number"], figures)
-    date = told(row, "date").split()[0]
-    name = row["file"]
-    cells = (row["claim"], number, told(row, "machine"), date, f"`{told(row, 'command')}`", f"[{name}]({name})")
-    return f"| {' | '.join(cells)} |"
+    """A row of the page. Semicolons of a number part its lines."""
+    figures = {name: value for name, value in row.items() if name not in TEXTS}
+    number = filled(row["number"], figures).replace("; ", "<br>")
+    date, name = read_text(row, "date").split()[0], row["file"]
+    source = f"{read_text(row, 'machine')}<br>{date}<br>`{read_text(row, 'command')}`<br>[{name}]({name})"
+    return f"| {row['claim']} | {number} | {row['how']} | {source} |"
+
+
+def tables() -> str:
+    """A table for each topic, in the order of their first rows."""
+    topics: dict[str, list[str]] = {}
+    for row in rows():
+        topics.setdefault(row["topic"], []).append(line(row))
+    return "\n".join(TABLE.format(topic=topic) + "\n".join(lines) for topic, lines in topics.items())
 
 
 def others() -> list[str]:
@@ -61,9 +74,8 @@ def others() -> list[str]:
 
 
 def page() -> str:
-    lines = "\n".join(line(row) for row in rows())
     links = ", ".join(f"[{name}]({name})" for name in others())
-    return f"{HEAD}{lines}\n\nNo row quotes these: {links}.\n"
+    return f"{HEAD}{tables()}\n\nNo row quotes these: {links}.\n"
 
 
 def main() -> int:

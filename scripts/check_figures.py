@@ -161,7 +161,7 @@ def typed(table: Path) -> Iterator[str]:
     """Figures that a row of the table of results has as text, and not from its file."""
     rows = tomllib.loads(table.read_text(encoding="utf-8"))["row"] if table.is_file() else []
     for row in rows:
-        for key in ("claim", "number"):
+        for key in ("claim", "how", "number"):
             text = joined(row[key])
             for found in FIGURES.finditer(text):
                 if not any(found[0] in chosen for chosen in row.get("set", [])):
