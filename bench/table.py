@@ -1,4 +1,4 @@
-"""bench/results/README.md: one table of what was measured, each number read from the file that holds it.
+"""bench/results/README.md: the claims, each number read from the file that holds it.
 
     python bench/table.py           writes it
     python bench/table.py --check   says whether it is what the files say; exit code 1 where it is not
@@ -21,21 +21,23 @@ ROWS = Path(__file__).with_suffix(".toml")
 PAGE = RESULTS / "README.md"
 TEXTS = ("topic", "claim", "how", "number", "set", "machine", "date", "command", "file", "pending")
 
-HEAD = """# The table of claims
+HEAD = """# Claims and their files
 
 <!-- Made by bench/table.py from bench/table.toml and the files beside; not to be edited. -->
 
-Each number is read from the file of its row. Repeats of a measurement are all quoted, or the row says how they were
+Each number is read from the file of its claim. Repeats of a measurement are all quoted, or the claim says how they were
 combined. A step's time is the median of a process without its first step. Other trials are in
-[the notes](../../docs/notes/README.md); no claim rests on them.
+[the notes](../../docs/notes/README.md). No claim rests on them.
 
-`0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a row says otherwise.
+`0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a claim says otherwise.
 """
-TABLE = """
-## {topic}
+CLAIM = """### {claim}
 
-| claim | numbers | conditions | made by |
-|---|---|---|---|
+{how}
+
+{numbers}
+
+{machine}, {date}. `{command}` made [{file}]({file}).
 """
 
 
@@ -50,21 +52,27 @@ def read_text(row: dict[str, Any], key: str) -> str:
     return words(value) if re.match(r"[\w-]+\.jsonl?:", value) else value
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row of the page. Semicolons of a number part its lines."""
+def describe(row: dict[str, Any]) -> str:
+    """The section of a claim. Semicolons of its number part the lines of a list."""
     figures = {name: value for name, value in row.items() if name not in TEXTS}
-    number = filled(row["number"], figures).replace("; ", "<br>")
-    date, name = read_text(row, "date").split()[0], row["file"]
-    source = f"{read_text(row, 'machine')}<br>{date}<br>`{read_text(row, 'command')}`<br>[{name}]({name})"
-    return f"| {row['claim']} | {number} | {row['how']} | {source} |"
+    numbers = filled(row["number"], figures).split("; ")
+    return CLAIM.format(
+        claim=row["claim"],
+        how=row["how"],
+        numbers="\n".join(f"- {number}" for number in numbers),
+        machine=read_text(row, "machine"),
+        date=read_text(row, "date").split()[0],
+        command=read_text(row, "command"),
+        file=row["file"],
+    )
 
 
-def tables() -> str:
-    """A table for each topic, in the order of their first rows."""
+def sections() -> str:
+    """A section for each topic, in the order of their first rows."""
     topics: dict[str, list[str]] = {}
     for row in rows():
-        topics.setdefault(row["topic"], []).append(line(row))
-    return "\n".join(TABLE.format(topic=topic) + "\n".join(lines) for topic, lines in topics.items())
+        topics.setdefault(row["topic"], []).append(describe(row))
+    return "\n".join(f"\n## {topic}\n\n" + "\n".join(claims) for topic, claims in topics.items())
 
 
 def others() -> list[str]:
@@ -75,7 +83,7 @@ def others() -> list[str]:
 
 def page() -> str:
     links = ", ".join(f"[{name}]({name})" for name in others())
-    return f"{HEAD}{tables()}\n\nNo row quotes these: {links}.\n"
+    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these: {links}.\n"
 
 
 def main() -> int:
