@@ -162,7 +162,7 @@ def typed(table: Path) -> Iterator[str]:
     rows = tomllib.loads(table.read_text(encoding="utf-8"))["row"] if table.is_file() else []
     for row in rows:
         for key in ("claim", "how", "number"):
-            text = joined(row[key])
+            text = joined(row.get(key, ""))
             for found in FIGURES.finditer(text):
                 if not any(found[0] in chosen for chosen in row.get("set", [])):
                     yield f"{TABLE}: {found[0]!r} of {text!r} is neither read from its file nor in `set`"

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spillway import __version__
 from spillway.base import streams
@@ -20,6 +20,9 @@ from spillway.cli.help import key_help, main_keys
 from spillway.cli.libraries import quiet_libraries
 from spillway.cli.results import export, merge
 from spillway.errors import InputError, SpillwayError
+
+if TYPE_CHECKING:
+    from spillway.demo.devices import Device
 
 # Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
 # a machine with other work a spinning thread keeps the one it waits for from running: a step was ten times slower.
@@ -196,7 +199,6 @@ def doctor(arguments: Arguments) -> int:
 
 
 def demo(arguments: Arguments) -> int:
-    from spillway.demo.devices import choose_device
     from spillway.demo.tour import MODELS, run_tour
 
     asked = str(arguments.values.get("device", "auto"))
@@ -210,6 +212,18 @@ def demo(arguments: Arguments) -> int:
     disk = arguments.named.get("disk")
     out = Path(arguments.named.get("out", "spillway-demo"))
     return run_tour(out, Path(disk) if disk else None, model, int(steps), choose_device(asked))
+
+
+def choose_device(asked: str = "auto") -> Device:
+    """The device that a run takes for `device: ASKED`. InputError where ASKED is no device."""
+    from spillway.config import resolve
+    from spillway.demo.devices import CPU, Device
+    from spillway.machine import device
+
+    config = resolve({}, {"model": ".", "device": asked})
+    if config.any_device:
+        config = device.settled(config)
+    return Device(config.device, config.device_why or (CPU.reason if config.device == CPU.name else ""))
 
 
 def places_of(verb: str, arguments: Arguments) -> list[str]:

@@ -37,17 +37,6 @@ class Device:
 CPU = Device("cpu", "the CPUs")
 
 
-def choose_device(asked: str = "auto") -> Device:
-    """The device that a run takes for `device: ASKED`. InputError where ASKED is no device."""
-    from spillway.config import resolve
-    from spillway.machine import device
-
-    config = resolve({}, {"model": ".", "device": asked})
-    if config.any_device:
-        config = device.settled(config)
-    return Device(config.device, config.device_why or (CPU.reason if config.device == CPU.name else ""))
-
-
 def read_libraries(plan: Mapping[str, Any]) -> int:
     """Bytes that a process takes beside the state of a run, CUDA's libraries included."""
     return sum(int(part["bytes"]) for part in plan["bytes"] if part["class"] == LIBRARIES)

@@ -16,12 +16,13 @@ from folders import PYTHONPATH
 from needs import lacks
 from spillway import _engine
 from spillway.cli import main
+from spillway.cli.command import choose_device
 from spillway.demo import command, memory_limit, pretrained
 from spillway.demo import tour as quickstart
 from spillway.demo.bigram import SMOOTHING, bigram_loss
 from spillway.demo.compare import compare
 from spillway.demo.configuration import count_layers, large
-from spillway.demo.devices import CPU, Device, choose_device
+from spillway.demo.devices import CPU, Device
 from spillway.demo.memory_limit import MemoryLimit, Unavailable
 from spillway.demo.reload import batches, pieces
 from spillway.demo.screen import Screen
