@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import fake_gpu
-from folders import PYTHONPATH
 from needs import lacks
 from spillway import _engine
 from spillway.cli import main
 from spillway.cli.command import choose_device
-from spillway.demo import command, memory_limit, pretrained
+from spillway.demo import memory_limit, pretrained
 from spillway.demo import tour as quickstart
 from spillway.demo.bigram import SMOOTHING, bigram_loss
 from spillway.demo.compare import compare
@@ -280,27 +278,6 @@ def test_places_of_the_state_are_a_promise(
     plan = {"bytes": [{"class": "state", "tier": tier, "bytes": size * 2**20} for tier, size in sizes.items()]}
     quickstart.promise_places(tour, plan)
     assert tour.screen.broken == broken
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_teaching_and_the_large_model_run_on_a_fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tour's first two sections, over the driver of tests/device/fake_cuda.cc."""
-    if not _engine.gpu_kernels():
-        lacks("nvcc", f"there are no kernels to run: {_engine.load_gpu_kernels(0)[1]}")
-    if refusal := fake_gpu.build_driver():
-        lacks("compiler", refusal)
-    monkeypatch.setattr(command, "SPILLWAY", [sys.executable, fake_gpu.__file__])
-    for name, value in (fake_gpu.DRIVEN | {"FAKE_CUDA_MIB": "4096", "PYTHONPATH": PYTHONPATH}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(quickstart, "memory_limit", lambda tour: None)  # memory of this GPU is the process's
-    tour = quickstart.Tour(tmp_path / "out", tmp_path / "disk", steps=2, device=Device("cuda"))
-    quickstart.prepare(tour)
-    quickstart.teaching(tour)
-    quickstart.larger_than_memory(tour)
-    assert tour.screen.broken == []
-    plan = json.loads((tour.run / "plan.json").read_text())
-    assert "device" in {tier["name"] for tier in plan["tiers"]}
 
 
 @pytest.mark.nightly
