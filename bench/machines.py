@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import model_shapes
+from shapes import FROZEN, FULL, model_flops
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "machines.json"
@@ -40,6 +41,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 ROWS = {"max_length": 2048, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
 LAPTOP_ROWS = {"max_length": 1024, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+SHAPES = {model: model.split("-", 1)[1].lower().removeprefix("2.5-") for model in MODELS}  # names of bench/shapes.py
+PEAKS = {"rtx-4090": 165e12, "workstation": 165e12, "h100": 989e12}  # dense bf16 by data sheet, operations a second
+STEP_TOKENS = 32_768
+GPU_STEPS = {"0.5b": 16_384, "1.5b": 32_768}  # tokens of the measured steps of gpu-prediction.json
 FEWER_BITS = {"state_format": "int8"}
 FEWER_BITS_SHOWN = " Where these do not fit, the cell has 8-bit states and says so."
 MILLION = 1_000_000
@@ -57,8 +62,8 @@ def plan_cell(cell: Cell) -> Row:
     if not found["fits"] and method == "full":
         smaller = plan_with(machine, model, keys | FEWER_BITS)
         if smaller["fits"]:
-            return row | {"states": "int8"} | smaller
-    return row | found
+            return add_share(row | {"states": "int8"} | smaller)
+    return add_share(row | found)
 
 
 def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
@@ -85,6 +90,30 @@ def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
     }
 
 
+def add_share(row: Row) -> Row:
+    """A row with the planned share of its GPU's peak: operations of the model, without recomputation."""
+    if not row["fits"] or row["machine"] not in PEAKS:
+        return row
+    operations = model_flops(
+        SHAPES[row["model"]],
+        int(ROWS["max_length"]),
+        STEP_TOKENS,
+        per_weight=FULL if row["method"] == "full" else FROZEN,
+    )
+    return row | {"share_of_peak": operations / row["step_seconds"] / PEAKS[row["machine"]]}
+
+
+def measure_shares() -> list[Row]:
+    """The share of the peak that each measured step of a GPU reached. An H200 computes as an H100 does."""
+    steps = json.loads((HERE / "results" / "gpu-nvidia-h100.json").read_text())["second_day"]["steps"]
+    h100 = {"gpu": "H100", "shape": "1.5b", "share_of_peak": steps["1.5b, 8 GiB"]["model_flops_per_second"]}
+    rows = [h100]
+    for step in json.loads((HERE / "results" / "gpu-prediction.json").read_text())["rows"]:
+        operations = model_flops(step["shape"], int(ROWS["max_length"]), GPU_STEPS[step["shape"]])
+        rows.append({"gpu": "H200", "shape": step["shape"], "share_of_peak": operations / step["measured"]})
+    return [row | {"share_of_peak": row["share_of_peak"] / PEAKS["h100"]} for row in rows]
+
+
 def read() -> list[Row]:
     return list(json.loads(RESULTS.read_text(encoding="utf-8"))["plans"]) if RESULTS.is_file() else []
 
@@ -101,8 +130,13 @@ def plan_all(arguments: argparse.Namespace) -> None:
         for row in pool.imap_unordered(plan_cell, cells):
             rows[cell_of(row)] = row
             print(*cell_of(row), words_of(row), flush=True)
-            order = sorted(rows.values(), key=lambda it: [*map(str, cell_of(it))])
-            RESULTS.write_text(json.dumps({"is": "planned", "plans": order}, indent=1) + "\n", encoding="utf-8")
+            write(rows)
+
+
+def write(rows: dict[Cell, Row]) -> None:
+    order = sorted(rows.values(), key=lambda it: [*map(str, cell_of(it))])
+    content = {"is": "planned", "measured_shares": measure_shares(), "plans": order}
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def rounded(value: float) -> str:
@@ -134,6 +168,38 @@ def describe_limits(row: Row) -> str:
     return ", ".join([f"`{row['bottleneck']}`", *memory])
 
 
+def describe_share(row: Row) -> str:
+    """A cell of the table of shares: percent, and a mark where the GPU waits for drives."""
+    if not row["fits"]:
+        return "does not fit"
+    waits = "" if row["bottleneck"] == "compute" else " (drive)"
+    return f"{describe_percent(row)}{waits}"
+
+
+def describe_percent(row: Row) -> str:
+    percent = row["share_of_peak"] * 100
+    return f"{percent:.0f} %" if percent >= 1 else "below 1 %"
+
+
+def draw_shares(known: dict[Cell, Row]) -> Iterator[str]:
+    """A row for each machine with a GPU and each method, a column for each model."""
+    yield f"| | {' | '.join(MODELS)} |"
+    yield "|---" * (len(MODELS) + 1) + "|"
+    for machine in PEAKS:
+        for method in METHODS:
+            rows = [known.get((machine, model, method)) for model in MODELS]
+            cells = ["not planned" if row is None else describe_share(row) for row in rows]
+            yield f"| {MACHINES[machine].split(',')[0]}, {method} | {' | '.join(cells)} |"
+
+
+def draw_measured_shares() -> Iterator[str]:
+    yield "| measured step, full | share of the peak |"
+    yield "|---|---|"
+    for row in measure_shares():
+        name = f"{row['gpu']}, Qwen2.5-{row['shape'].upper()}"
+        yield f"| {name} | {describe_percent(row)} |"
+
+
 def draw_table(known: dict[Cell, Row], method: str, describe: Callable[[Row], str]) -> Iterator[str]:
     """A row for each machine, a column for each model."""
     yield f"| | {' | '.join(MODELS)} |"
@@ -150,24 +216,36 @@ def page(rows: list[Row]) -> str:
     parts = [
         "# Which machine trains which model",
         "",
-        "Every cell is **planned**: the answer of the planner for a machine that a file of [profiles/](../profiles)",
-        "describes. No cell is a measurement. A cell has the seconds of a step, the rate, the hours for a million",
-        "tokens, and the bytes that a step writes to drives. A second table has the bottleneck and the memory.",
+        "Every cell is **planned**: the planner's answer for a machine that a file of [profiles/](../profiles)",
+        "describes. No cell is a measurement. For your own machine, see",
+        "[a plan for another machine](how-to/plan-elsewhere.md).",
+        "",
+        "A cell has the seconds of a step, the rate, the hours for a million tokens, and the bytes that a step writes",
+        "to drives. The second table of a method has the bottleneck and the memory.",
         "",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
         "- The `comment` of each profile states its assumptions, such as the rates of products and drives.",
         "- Drives hold optimizer states. They also hold saved activations if a drive is faster than recomputing them.",
-        "- Plans of GPUs count on passes that join micro-batches, on fused kernels and on fast attention. These have",
-        "  run only in simulation. [Results](results.md#plans-beside-measured-steps) compares plans and measurements.",
         "- A bottleneck has the plan's name: `compute` is the GPU, or the CPUs without one. `path:0` is the drive, and",
         "  `paths` are the drives together.",
         "- A peak in DRAM counts the whole process, PyTorch included. `dram_budget` and `gpu_memory` limit the peaks.",
         "- A plan fills a GPU up to the size on its box. A run takes only the free memory, which is less.",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
-        "For your own machine, see [a plan for another machine](how-to/plan-elsewhere.md).",
+        "## How far to trust the GPU rows",
+        "",
+        "Rates of GPUs are optimistic. The plans count on passes that join micro-batches, on fused kernels and on fast",
+        "attention. These have run only in simulation. The tables compare shares of the GPU's peak: operations of the",
+        "model, without recomputation, divided by the data sheet's dense bf16 rate. If your GPU reaches 15 %, a row",
+        "that plans 45 % runs at a third of its rate. `(drive)` marks rows whose GPU waits for drives.",
+        "",
+        *draw_shares(known),
+        "",
+        *draw_measured_shares(),
+        "",
+        "[Plans beside measured steps](results.md#plans-beside-measured-steps) has the seconds, and the worst errors.",
         "",
     ]
     for method in METHODS:

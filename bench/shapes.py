@@ -37,27 +37,30 @@ MIXTURES: dict[str, dict[str, Any]] = {
 VOCABULARY |= {shape: values["vocab_size"] for shape, values in MIXTURES.items()}
 
 
-def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = None) -> float:
-    """Floating-point operations of a training step over `tokens` tokens in rows of `sequence`: six for each token and
-    each weight that a product reads (the head included, the input table not), and causal attention. Recomputation does
-    not count. A mixture counts the experts that a token goes to."""
+FULL, FROZEN = 6, 4  # operations for a token and a weight: products of a frozen weight have no gradient of the weight
+
+
+def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = None, per_weight: int = FULL) -> float:
+    """Floating-point operations of a training step over `tokens` tokens in rows of `sequence`: `per_weight` for each
+    token and each weight that a product reads (the head included, the input table not), and causal attention.
+    Recomputation does not count. A mixture counts the experts that a token goes to."""
     if shape in MIXTURES:
-        return mixture_flops(MIXTURES[shape], sequence, tokens, layers)
+        return mixture_flops(MIXTURES[shape], sequence, tokens, layers, per_weight)
     hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
     layer_count = layers or own_layers
     layer_weights = 2 * hidden * hidden * (1 + kv_heads / heads) + 3 * hidden * feed_forward
     products = layer_count * layer_weights + VOCABULARY[shape] * hidden
-    return 6 * products * tokens + 6 * layer_count * hidden * sequence * tokens
+    return per_weight * products * tokens + 6 * layer_count * hidden * sequence * tokens
 
 
-def mixture_flops(config: dict[str, Any], sequence: int, tokens: int, layers: int | None) -> float:
+def mixture_flops(config: dict[str, Any], sequence: int, tokens: int, layers: int | None, per_weight: int) -> float:
     hidden, inner = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
     layer_count = layers or config["num_hidden_layers"]
     experts = config["num_experts_per_tok"] * 3 * hidden * config["moe_intermediate_size"]
     layer_weights = 2 * hidden * (inner + keys) + hidden * config["num_experts"] + experts
     products = layer_count * layer_weights + config["vocab_size"] * hidden
-    return 6 * products * tokens + 6 * layer_count * inner * sequence * tokens
+    return per_weight * products * tokens + 6 * layer_count * inner * sequence * tokens
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""bench/results/README.md: one table of what was measured, each number read from the file that holds it.
+"""bench/results/README.md: the claims, each number read from the file that holds it.
 
     python bench/table.py           writes it
     python bench/table.py --check   says whether it is what the files say; exit code 1 where it is not
@@ -19,18 +19,25 @@ from recorded import RESULTS, filled, words
 
 ROWS = Path(__file__).with_suffix(".toml")
 PAGE = RESULTS / "README.md"
-TOLD = ("claim", "number", "set", "machine", "date", "command", "file", "pending")
+TEXTS = ("topic", "claim", "how", "number", "set", "machine", "date", "command", "file", "pending")
 
-HEAD = """# Results
+HEAD = """# Claims and their files
 
 <!-- Made by bench/table.py from bench/table.toml and the files beside; not to be edited. -->
 
-Each number is read from the file of its row. Where a measurement was repeated, every repeat is quoted, or the row
-says what of all of them. A step's time is the median of a process without its first step. What was tried on the way
-is in [docs/notes](../../docs/notes/README.md); nothing rests on that.
+Each number is read from the file of its claim. Repeats of a measurement are all quoted, or the claim says how they were
+combined. A step's time is the median of a process without its first step. Other trials are in
+[the notes](../../docs/notes/README.md). No claim rests on them.
 
-| claim | number | machine | date | command | file |
-|---|---|---|---|---|---|
+`0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a claim says otherwise.
+"""
+CLAIM = """### {claim}
+
+{how}
+
+{numbers}
+
+{machine}, {date}. `{command}` made [{file}]({file}).
 """
 
 
@@ -39,19 +46,33 @@ def rows() -> list[dict[str, Any]]:
     return [row for row in found if not row.get("pending") or (RESULTS / row["file"]).is_file()]
 
 
-def told(row: dict[str, Any], key: str) -> str:
+def read_text(row: dict[str, Any], key: str) -> str:
     """A text, or what a file says at a place."""
     value = row[key]
     return words(value) if re.match(r"[\w-]+\.jsonl?:", value) else value
 
 
-def line(row: dict[str, Any]) -> str:
-    figures = {name: value for name, value in row.items() if name not in TOLD}
-    number = filled(row["number"], figures)
-    date = told(row, "date").split()[0]
-    name = row["file"]
-    cells = (row["claim"], number, told(row, "machine"), date, f"`{told(row, 'command')}`", f"[{name}]({name})")
-    return f"| {' | '.join(cells)} |"
+def describe(row: dict[str, Any]) -> str:
+    """The section of a claim. Semicolons of its number part the lines of a list."""
+    figures = {name: value for name, value in row.items() if name not in TEXTS}
+    numbers = filled(row["number"], figures).split("; ")
+    return CLAIM.format(
+        claim=row["claim"],
+        how=row["how"],
+        numbers="\n".join(f"- {number}" for number in numbers),
+        machine=read_text(row, "machine"),
+        date=read_text(row, "date").split()[0],
+        command=read_text(row, "command"),
+        file=row["file"],
+    )
+
+
+def sections() -> str:
+    """A section for each topic, in the order of their first rows."""
+    topics: dict[str, list[str]] = {}
+    for row in rows():
+        topics.setdefault(row["topic"], []).append(describe(row))
+    return "\n".join(f"\n## {topic}\n\n" + "\n".join(claims) for topic, claims in topics.items())
 
 
 def others() -> list[str]:
@@ -61,9 +82,8 @@ def others() -> list[str]:
 
 
 def page() -> str:
-    lines = "\n".join(line(row) for row in rows())
     links = ", ".join(f"[{name}]({name})" for name in others())
-    return f"{HEAD}{lines}\n\nNo row quotes these: {links}.\n"
+    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these: {links}.\n"
 
 
 def main() -> int:

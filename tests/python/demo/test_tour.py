@@ -9,16 +9,22 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from needs import lacks
+from spillway import _engine
 from spillway.cli import main
+from spillway.cli.command import choose_device
 from spillway.demo import memory_limit, pretrained
 from spillway.demo import tour as quickstart
 from spillway.demo.bigram import SMOOTHING, bigram_loss
 from spillway.demo.compare import compare
+from spillway.demo.configuration import count_layers, large
+from spillway.demo.devices import CPU, Device
 from spillway.demo.memory_limit import MemoryLimit, Unavailable
 from spillway.demo.reload import batches, pieces
 from spillway.demo.screen import Screen
+from spillway.machine import device as gpu_device
 
 
 def test_bigram_is_the_count_of_pairs() -> None:
@@ -195,6 +201,7 @@ def test_without_an_index_the_tour_says_what_needs_no_download(
         (["--model", "large"], "model: got 'large', expects one of small, smollm2"),
         (["--steps", "few"], "steps: got 'few', expects a whole number"),
         (["--max_steps", "3"], "demo: 'max_steps' means nothing here"),
+        (["--device", "tpu"], "device: 'tpu' is not available"),
         (["here"], "demo: 'here' means nothing here"),
     ],
 )
@@ -205,6 +212,72 @@ def test_what_demo_does_not_know_is_refused(
     assert main(["demo", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def seen_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch sees one GPU, whose driver takes the kernels."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA GeForce RTX 4090")
+    monkeypatch.setattr(_engine, "load_gpu_kernels", lambda index: (True, "loaded"))
+
+
+@pytest.mark.usefixtures("seen_gpu")
+def test_the_tour_takes_the_gpu_of_the_machine(tmp_path: Path) -> None:
+    device = choose_device()
+    assert device.name == "cuda"
+    assert device.describe().startswith("Layers compute on NVIDIA GeForce RTX 4090; --device cpu computes on the CPUs.")
+    text = large(tmp_path / "model", tmp_path / "rows.txt", tmp_path / "run", device)
+    assert "device: cuda\ngpu_memory: 1GiB\n" in text
+    assert choose_device("cpu").yaml() == "device: cpu\n"
+
+
+@pytest.mark.usefixtures("seen_gpu")
+def test_a_gpu_without_kernels_leaves_the_tour_on_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_engine, "load_gpu_kernels", lambda index: (False, "this build has no kernels"))
+    device = choose_device()
+    assert device.name == "cpu"
+    assert device.describe().endswith("the CPUs, and not NVIDIA GeForce RTX 4090: this build has no kernels.")
+
+
+def test_a_machine_without_a_gpu_leaves_the_tour_on_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(gpu_device, "listed", lambda: "")
+    assert choose_device().describe() == "Layers compute on the CPUs."
+
+
+def test_memory_of_a_gpu_is_no_memory_of_the_process() -> None:
+    peaks = {"dram": 3, "numa:1": 4, "device": 5, "path:0": 7}
+    tiers = [{"name": name, "planned_peak": peak} for name, peak in peaks.items()]
+    assert quickstart.planned_memory({"tiers": tiers}) == 7
+
+
+@pytest.mark.parametrize("budget", [2**30, 4 * 2**30])
+@pytest.mark.parametrize("device", [CPU, Device("cuda")])
+def test_the_large_model_exceeds_the_budget_and_the_gpu_whatever_they_are(budget: int, device: Device) -> None:
+    weights = 2 * 896 * (896 + 128) + 3 * 896 * 4864  # of a layer
+    assert count_layers(budget, device) * weights * 12 > 2 * budget + device.memory
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "dram", "broken"),
+    [
+        (CPU, "small", 1, []),
+        (CPU, "small", 9, ["most of its state on disk: 5 MiB of 16 MiB"]),
+        (Device("cuda"), "small", 1, []),
+        (Device("cuda"), "small", 9, ["most of its state on GPU and disk: 7 MiB of 16 MiB"]),
+        (Device("cuda"), "smollm2", 1, ["more than the GPU memory of the run (1,024 MiB)"]),
+    ],
+)
+def test_places_of_the_state_are_a_promise(
+    tmp_path: Path, device: Device, model: str, dram: int, broken: list[str]
+) -> None:
+    tour = quickstart.Tour(tmp_path, tmp_path, model, device=device)
+    sizes = {"dram": dram, "device": 2 if dram > 2 else 0, "path:0": 5}
+    plan = {"bytes": [{"class": "state", "tier": tier, "bytes": size * 2**20} for tier, size in sizes.items()]}
+    quickstart.promise_places(tour, plan)
+    assert tour.screen.broken == broken
 
 
 @pytest.mark.nightly

@@ -59,6 +59,33 @@ def test_a_cell_of_limits_has_the_bottleneck_and_the_peaks(row: dict[str, Any], 
     assert machines.describe_limits(row) == words
 
 
+@pytest.mark.parametrize(("method", "operations"), [("full", 6), ("LoRA", 4)])
+def test_a_share_of_the_peak_counts_the_model_without_recomputation(method: str, operations: int) -> None:
+    weights = 28 * (2 * 1536 * 1536 * (1 + 2 / 12) + 3 * 1536 * 8960) + 151936 * 1536
+    attention = 6 * 28 * 1536 * 2048
+    row = machines.add_share(FITS | {"machine": "h100", "model": "Qwen2.5-1.5B", "method": method, "step_seconds": 2.0})
+    assert row["share_of_peak"] == pytest.approx((operations * weights + attention) * 32768 / 2.0 / 989e12)
+
+
+def test_a_machine_without_a_gpu_has_no_share_of_a_peak() -> None:
+    row = FITS | {"machine": "laptop", "model": "Qwen2.5-1.5B", "method": "full"}
+    assert machines.add_share(row) == row
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "share", "words"),
+    [("compute", 0.484, "48 %"), ("path:0", 0.331, "33 % (drive)"), ("paths", 0.004, "below 1 % (drive)")],
+)
+def test_a_cell_of_shares_marks_rows_that_wait_for_drives(bottleneck: str, share: float, words: str) -> None:
+    assert machines.describe_share(FITS | {"bottleneck": bottleneck, "share_of_peak": share}) == words
+
+
+def test_every_plan_for_a_gpu_has_its_share_of_the_peak() -> None:
+    rows = machines.read()
+    assert rows == [machines.add_share(row) for row in rows]
+    assert {row["machine"] for row in rows if "share_of_peak" in row} == set(machines.PEAKS)
+
+
 def test_bottlenecks_of_the_file_are_explained_on_the_page() -> None:
     (line,) = (part for part in machines.page(machines.read()).split("\n- ") if part.startswith("A bottleneck has"))
     assert all(f"`{row['bottleneck']}`" in line for row in machines.read() if row["fits"])

@@ -49,6 +49,31 @@ def test_navigation_has_every_page_of_docs(site: stage_site.Stage) -> None:
     }
 
 
+def read_title(page: str) -> str:
+    (title,) = re.findall(r"\A# (.+)", (REPOSITORY / page).read_text(encoding="utf-8"))
+    return str(title)
+
+
+def test_navigation_takes_every_name_of_a_page_from_its_heading() -> None:
+    navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    lines = [line.strip() for line in navigation.splitlines() if line.endswith(".md")]
+    assert [line for line in lines if not re.fullmatch(r"- \S+", line)] == []
+
+
+def test_the_list_of_pages_has_groups_and_titles_of_the_navigation() -> None:
+    index = (REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8")
+    guides = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8").partition("  - Guides:\n")[2]
+    guides = guides.partition("  - Reference:\n")[0]
+    for group in re.split(r"^ {6}- ", guides, flags=re.M)[1:]:
+        name, _, lines = group.partition(":\n")
+        pages = [line.strip("- ") for line in lines.splitlines()]
+        section = index.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        links = re.findall(r"^\| \[(.+?)\]\((.+?)\)", section, re.M)
+        places = [str((REPOSITORY / "docs" / link).resolve().relative_to(REPOSITORY.resolve())) for _, link in links]
+        assert places == pages
+        assert [title for title, _ in links] == [read_title(page) for page in pages]
+
+
 def test_pages_of_other_folders_are_in_the_navigation_or_left_out_of_it_by_name(site: stage_site.Stage) -> None:
     """MkDocs refuses the others."""
     settings = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
