@@ -430,6 +430,10 @@ def test_memory_file_serves_a_gpu_with_the_same_bits(gpu: FakeGpu, given: Path, 
     tiers = {tier["name"]: tier for tier in json.loads((tmp_path / "file" / "plan.json").read_text())["tiers"]}
     assert tiers["file:0"]["planned_peak"] > 0
     assert "could not be registered" not in said.err + said.out
+    staged = gpu.run(words(given, tmp_path / "staged", *AUTO, *on_file), FAKE_CUDA_REGISTERS="0")
+    assert staged.code == 0, staged.err
+    assert "could not be registered" in " ".join((staged.err + staged.out).split())
+    assert (tmp_path / "staged" / "model.safetensors").read_bytes() == theirs.read_bytes()
 
 
 def test_what_does_not_fit_a_gpu_that_nobody_asked_for_says_what_does_without(
