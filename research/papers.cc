@@ -76,7 +76,7 @@ void host_memory_table(Report& report) {
     const auto zero = static_cast<double>(zero_infinity_memory(shape).total());
     saved += 100 * (1 - static_cast<double>(memascend_memory(shape).total()) / zero) / 4;
     // The least that Spillway needs: nothing resident, next to no activations.
-    auto model = planned(shape);
+    auto model = describe_decoder(shape);
     model.sequence = 1;
     const auto least = static_cast<double>(least_host_memory(profile, model));
     report.plan("host_memory", shape.name + ", Spillway at least, GiB", least / kGiB);
@@ -146,7 +146,7 @@ void third_level(Report& report) {
     report.row("third_level", it.shape.name + ", speed-up", derived(it.zero.total / it.mlp.total),
                zero.total() / mlp.total());
     for (const char* format : {"exact", "bf16"}) {
-      auto model = planned(it.shape);
+      auto model = describe_decoder(it.shape);
       model.sequence = 2048;
       model.durability = Durability::none;
       model.format = format;
@@ -159,7 +159,7 @@ void third_level(Report& report) {
 /// 70B on the machines of profiles/cluster.json, one sequence of 2048 tokens in a micro-batch.
 void cluster(Report& report) {
   auto profile = report.described("cluster");
-  auto model = planned({"70B", 80, 8192, 28672, 8192, 1024, 128256});
+  auto model = describe_decoder({"70B", 80, 8192, 28672, 8192, 1024, 128256});
   model.sequence = 2048;
   const auto row = [&](const std::string& name) {
     const auto plan = spillway_plan(profile, model);

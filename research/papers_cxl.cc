@@ -49,8 +49,8 @@ std::string name_of(int dram, const CxlCase& of) {
          std::to_string(static_cast<int>(of.work.batch)) + " x " + std::to_string(static_cast<int>(of.work.sequence));
 }
 
-PlannedModel planned(const CxlCase& of, const char* format) {
-  auto model = research::planned(of.shape);
+PlannedModel describe_case(const CxlCase& of, const char* format) {
+  auto model = describe_decoder(of.shape);
   model.sequence = static_cast<std::uint64_t>(of.work.sequence);
   model.batch = static_cast<std::uint64_t>(of.work.batch);
   model.format = format;
@@ -60,7 +60,7 @@ PlannedModel planned(const CxlCase& of, const char* format) {
 /// Seconds of a step of Spillway's own plan; none if no plan fits.
 double plan_seconds(const Profile& profile, const CxlCase& of, const char* format) {
   try {
-    return spillway_plan(profile, planned(of, format)).prediction.step_seconds;
+    return spillway_plan(profile, describe_case(of, format)).prediction.step_seconds;
   } catch (const spillway::Error&) {
     return std::numeric_limits<double>::quiet_NaN();
   }
@@ -205,10 +205,10 @@ void cxl_bound(Report& report) {
     const auto machine = with_dram(profile, dram * GiB);
     for (const auto& it : cxl_cases()) {
       if (it.work.batch * it.work.sequence > 4096) continue;
-      const auto alone = spillway_plan(with_dram_only(profile), planned(it, "exact"));
+      const auto alone = spillway_plan(with_dram_only(profile), describe_case(it, "exact"));
       for (const char* format : {"exact", "bf16"}) {
         const bool exact = std::string(format) == "exact";
-        const auto plan = spillway_plan(machine, planned(it, format));
+        const auto plan = spillway_plan(machine, describe_case(it, format));
         const auto times = update_times(plan);
         const auto name = name_of(dram, it) + ", Spillway, " + format + " states, ";
         const auto row = [&](const char* what, double value) { report.plan("cxl_bound", name + what, value); };
@@ -229,7 +229,7 @@ void cxl_rows(Report& report) {
   auto profile = with_dram(report.profile("cxl"), 100 * GiB);
   for (const auto& shape : {cxl_cases().front().shape, cxl_cases().back().shape}) {
     for (const std::uint64_t tokens : {4096, 8192, 16384, 32768}) {
-      auto model = planned(shape);
+      auto model = describe_decoder(shape);
       model.sequence = tokens;
       const auto name = shape.name + ", 1 x " + std::to_string(tokens) + ", Spillway, ";
       for (const std::uint16_t tier : {0, 1}) {

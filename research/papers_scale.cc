@@ -14,7 +14,7 @@ constexpr double kGiB = static_cast<double>(GiB);
 
 }  // namespace
 
-PlannedModel planned(const study::DecoderShape& shape) {
+PlannedModel describe_decoder(const study::DecoderShape& shape) {
   const auto size = [](std::uint64_t of) { return static_cast<std::int64_t>(of); };
   return {.layers = shape.layers,
           .hidden = size(shape.hidden),
@@ -35,7 +35,7 @@ void scale(Report& report) {
   };
   for (const auto& shape : shapes) {
     for (const char* format : {"exact", "bf16"}) {
-      auto model = planned(shape);
+      auto model = describe_decoder(shape);
       model.sequence = 2048;
       model.durability = Durability::none;
       model.format = format;
@@ -65,7 +65,7 @@ void long_rows(Report& report) {
   } cases[] = {{1, 16384}, {1, 32768}, {1, 65536}, {1, 131072}, {1, 262144},
                {4, 4096},  {8, 4096},  {16, 4096}, {32, 4096}};
   for (const auto& it : cases) {
-    auto model = planned(shape);
+    auto model = describe_decoder(shape);
     model.sequence = it.tokens;
     model.batch = it.batch;
     model.dram = 128 * GiB;

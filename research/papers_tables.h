@@ -8,7 +8,7 @@
 namespace spillway::research {
 
 /// One sequence of 1024 tokens of the decoder.
-[[nodiscard]] PlannedModel planned(const study::DecoderShape& shape);
+[[nodiscard]] PlannedModel describe_decoder(const study::DecoderShape& shape);
 
 /// CXL-aware allocation: ranges over the released cases; seconds of each case; the bound of the cases that lose; and
 /// boundary activations on the card.

@@ -29,11 +29,12 @@ class Link {
  public:
   explicit Link(double rate) : rate_(rate) {}
 
-  /// When so much, bytes or elements, that begins now has ended.
-  Clock::time_point end_of(std::uint64_t amount) {
+  /// When so much, bytes or elements, that begins now has ended. `most`: a rate that holds it down; 0 = none does.
+  Clock::time_point end_of(std::uint64_t amount, double most = 0) {
     const std::lock_guard lock(mutex_);
     free_ = std::max(free_, Clock::now());
-    if (rate_ > 0) free_ += seconds(static_cast<double>(amount) / rate_);
+    const auto rate = most > 0 && (rate_ <= 0 || most < rate_) ? most : rate_;
+    if (rate > 0) free_ += seconds(static_cast<double>(amount) / rate);
     return free_;
   }
 
@@ -110,6 +111,10 @@ class SimulatedDevice final : public Simulated {
 
   void call(Stream stream, std::function<void()> work) override { add(stream, {.work = std::move(work)}); }
 
+  void limit(std::span<const std::byte> host, double to_device, double from_device) override {
+    limits_.push_back({host, {to_device, from_device}});
+  }
+
   void do_record(Event event, Stream stream) override {
     std::uint64_t turn = 0;
     {
@@ -163,6 +168,11 @@ class SimulatedDevice final : public Simulated {
     std::optional<Event> reaches = {}, awaits = {};
     std::uint64_t turn = 0;  ///< of the event
   };
+  /// Host memory that copies reach at these rates at most, by direction.
+  struct Limit {
+    std::span<const std::byte> host;
+    double rates[2] = {};
+  };
   struct StreamState {
     std::thread thread;  ///< none: it is the caller's
     std::deque<Operation> work;
@@ -193,10 +203,20 @@ class SimulatedDevice final : public Simulated {
     call(stream, [this, direction, to, from, bytes] {
       std::memset(to, kPoison, bytes);
       auto& link = links_[static_cast<std::size_t>(direction)];
-      const auto there = link.end_of(bytes) + seconds(options_.latency);
+      const auto* const host = direction == Direction::to_device ? from : to;
+      const auto there = link.end_of(bytes, limit_of(host, direction)) + seconds(options_.latency);
       if (there > Clock::now()) std::this_thread::sleep_until(there);
       std::memcpy(to, from, bytes);
     });
+  }
+
+  /// The rate that holds down copies that begin at this byte; 0 = none does.
+  [[nodiscard]] double limit_of(const std::byte* host, Direction direction) const {
+    for (const auto& it : limits_) {
+      const bool within = host >= it.host.data() && host < it.host.data() + it.host.size();
+      if (within) return it.rates[static_cast<std::size_t>(direction)];
+    }
+    return 0;
   }
 
   void add(Stream stream, Operation operation) {
@@ -272,6 +292,7 @@ class SimulatedDevice final : public Simulated {
   const SimulatedOptions options_;
   Link links_[2];
   Link updates_;
+  std::vector<Limit> limits_;  ///< by range
   std::unique_ptr<sys::Mapping> mapping_;
   std::vector<std::unique_ptr<sys::Mapping>> staging_;
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "spillway/device/device.h"
 
@@ -32,6 +33,10 @@ class Simulated : public Device {
 
   /// Host code in the order of a stream, as a kernel would run: on a stream of the device's own it returns at once.
   virtual void call(Stream stream, std::function<void()> work) = 0;
+
+  /// Copies to and from this range of host memory, a slow node's, run at these rates at most: bytes per second, 0 = the
+  /// link's. They hold the link for as long as they take. Called before the first copy.
+  virtual void limit(std::span<const std::byte> host, double to_device, double from_device) = 0;
 };
 
 [[nodiscard]] std::unique_ptr<Simulated> make_simulated(const SimulatedOptions& options);

@@ -36,6 +36,8 @@ OpenDevice Resources::open(const RunPlan& plan) const {
   const auto pinnable = arena_.pinnable();
   for (auto& offset : first) offset -= std::min(offset, static_cast<Bytes>(pinnable.data() - arena_.data()));
   out.device->register_host(pinnable, first);
+  const auto files = arena_.span().first(arena_.size() - pinnable.size());
+  if (!files.empty()) out.device->register_host(files);  // a GPU refuses pages of some file systems: these are staged
   out.device->allocate(plan.plan.device_arena);
   return out;
 }

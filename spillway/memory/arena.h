@@ -37,8 +37,8 @@ class Arena {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] Bytes size() const noexcept { return size_; }
   [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_, size_}; }
-  /// What a ring or a device may register: the kernel does not pin pages of most files for long, so what lies above
-  /// the last part that is for one.
+  /// What a ring may register: the kernel does not pin pages of most files for long, so what lies above the last part
+  /// that is for one.
   [[nodiscard]] std::span<std::byte> pinnable() const noexcept { return span().subspan(files_end_); }
 
  private:

@@ -48,6 +48,37 @@ TEST(Simulated, ACopyUnderWayIsPoison) {
   EXPECT_EQ(memory.front(), std::byte{0});
 }
 
+/// A registered arena whose second half is a slow node: its copies take the node's time, and hold up those behind them.
+TEST(Simulated, CopiesOfASlowNodeTakeItsTimeAndHoldTheLink) {
+  constexpr Bytes kPart = 256 * KiB, kHalf = 4 * kPart;
+  constexpr double kLink = 40e6, kUp = 4e6, kDown = 8e6;
+  const auto device = make_simulated({.to_device = kLink, .from_device = kLink});
+  const auto memory = device->allocate(kPart);
+  const sys::Mapping arena(2 * kHalf);
+  ASSERT_TRUE(device->register_host(arena.span()));
+  device->limit(arena.span().subspan(kHalf), kUp, kDown);
+  const auto stream = device->make_stream();
+  const auto first = device->make_timed_event(), last = device->make_timed_event();
+  const auto seconds = [&](Direction direction, Bytes from, Bytes to) {
+    device->record(first, stream);
+    for (auto at = from; at < to; at += kPart) {
+      auto* const host = arena.span().data() + at;
+      const bool up = direction == Direction::to_device;
+      device->copy(stream, direction, up ? memory.data() : host, up ? host : memory.data(), kPart);
+    }
+    device->record(last, stream);
+    device->synchronise(last);
+    return device->seconds_between(first, last);
+  };
+  const auto half = static_cast<double>(kHalf);
+  const auto near = seconds(Direction::to_device, 0, kHalf);
+  EXPECT_GE(near, half / kLink);
+  EXPECT_LT(near, half / kUp) << "the first half is as fast as the link";
+  EXPECT_GE(seconds(Direction::to_device, kHalf, 2 * kHalf), half / kUp);
+  EXPECT_GE(seconds(Direction::from_device, kHalf, 2 * kHalf), half / kDown);
+  EXPECT_GE(seconds(Direction::to_device, 0, 2 * kHalf), half / kLink + half / kUp);
+}
+
 TEST(Simulated, WhatFailsInAStreamIsThrownByTheNextWait) {
   const auto device = make_simulated({});
   const auto stream = device->make_stream();

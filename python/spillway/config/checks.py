@@ -376,11 +376,6 @@ def check_places(config: Config) -> None:
 
 def not_on_a_gpu(config: Config) -> tuple[str, str] | None:
     """The key with which layers cannot compute on a GPU, and why."""
-    if config.memory_file:
-        return (
-            "memory_file",
-            "weights and states come from memory that is registered with the GPU, which the pages of a file cannot be",
-        )
     if config.activation_spill == "all":
         return "activation_spill", "layers keep what autograd saves on the GPU, or compute it again, and do not spill"
     return None

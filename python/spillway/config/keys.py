@@ -232,7 +232,7 @@ GROUPS: dict[str, list[Key]] = {
             "or the first. `cuda:N`: the GPU with this number. `simulated`: host memory that behaves like a device, "
             "with the link and updates of the `profile`'s first GPU; without a profile its link is as fast as memory "
             "and it makes no updates. `auto`: `cuda` if each process of the machine has a GPU that takes Spillway's "
-            "kernels, and no key needs the CPUs (`memory_file`, `activation_spill: all`); otherwise `cpu`. A run "
+            "kernels, and no key needs the CPUs (`activation_spill: all`); otherwise `cpu`. A run "
             "that started on CPUs resumes on CPUs",
             absent=unknown_device,
         ),

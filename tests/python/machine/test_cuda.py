@@ -407,13 +407,33 @@ def test_auto_is_the_processors_where_a_gpu_cannot_be_taken(gpu: FakeGpu, given:
         return " ".join(said.out.split())
 
     not_it = "Layers compute on the CPUs, and not Fake GPU: "
-    (tmp_path / "far").mkdir()
-    assert not_it + "memory_file: weights" in plan("--memory_file", f"{tmp_path / 'far'}=64MiB")
     assert not_it + "activation_spill: " in plan("--activation_spill", "all", "--storage", str(tmp_path))
     assert not_it + "cuda:0 (Fake GPU): the driver (for CUDA 10.2) refuses" in plan(FAKE_CUDA_VERSION="10020")
     assert not_it + "of 3 processes on this machine this one sees 2" in plan(LOCAL_WORLD_SIZE="3", LOCAL_RANK="0")
-    refused = gpu.run(words(given, tmp_path / "out", *AUTO, "--memory_file", f"{tmp_path / 'far'}=64MiB"))
+    spills = ("--activation_spill", "all", "--storage", str(tmp_path))
+    refused = gpu.run(words(given, tmp_path / "out", *AUTO, *spills))
     assert refused.code == 2 and "gpu_memory: device cpu has no memory" in refused.err
+
+
+def test_memory_file_serves_a_gpu_with_the_same_bits(gpu: FakeGpu, given: Path, tmp_path: Path) -> None:
+    """On blocks of the fake GPU's own, and by copies to and from a file that holds states, gradients and boundaries."""
+    far = tmp_path / "far"
+    far.mkdir()
+    on_file = ("--memory_file", f"{far}=256MiB", "--placement", "grad=file:0,activation=file:0")
+    plain = gpu.run(words(given, tmp_path / "plain", *AUTO, "--device", "cuda"))
+    assert plain.code == 0, plain.err
+    said = gpu.run(words(given, tmp_path / "file", *AUTO, *on_file))
+    assert said.code == 0, said.err
+    assert device_of(tmp_path / "file") == "cuda"
+    ours, theirs = (tmp_path / name / "model.safetensors" for name in ("file", "plain"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    tiers = {tier["name"]: tier for tier in json.loads((tmp_path / "file" / "plan.json").read_text())["tiers"]}
+    assert tiers["file:0"]["planned_peak"] > 0
+    assert "could not be registered" not in said.err + said.out
+    staged = gpu.run(words(given, tmp_path / "staged", *AUTO, *on_file), FAKE_CUDA_REGISTERS="0")
+    assert staged.code == 0, staged.err
+    assert "could not be registered" in " ".join((staged.err + staged.out).split())
+    assert (tmp_path / "staged" / "model.safetensors").read_bytes() == theirs.read_bytes()
 
 
 def test_what_does_not_fit_a_gpu_that_nobody_asked_for_says_what_does_without(
