@@ -208,12 +208,15 @@ def run_deepspeed(case: Case, python: str, words: tuple[str, ...], steps: int) -
     with places(case) as at:
         command = [python, str(HERE / "peers.py"), "deepspeed", "--shape", SHAPE, "--sequence", str(SEQUENCE),
                    "--steps", str(steps), "--storage", at.words[0], *words]  # fmt: skip
+        before = moved_by(at.paths)  # a loop device counts on from its earlier use
         done = subprocess.run([*at.paths.prefix, *command], stdout=subprocess.PIPE, text=True, check=True)
-        moved = moved_by(at.paths)
+        after = moved_by(at.paths)
     told = json.loads(done.stdout.strip().splitlines()[-1])
     return {
         "seconds": told["seconds"],
-        "path_bytes_of_run": moved,
+        "path_bytes_of_run": [
+            {way: now[way] - then[way] for way in now} for then, now in zip(before, after, strict=True)
+        ],
         "peak_bytes": told["peak_bytes"],
         "its_own_adam": told["its_own_adam"],
     }
