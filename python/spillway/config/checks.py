@@ -166,8 +166,10 @@ def check_method(config: Config) -> None:
                 f"{name}: with method lora adapters are trained and all of the base is frozen; leave it out"
             )
     for name in ("freeze_vision_tower", "freeze_multi_modal_projector"):
-        if config.method != "full" and not getattr(config, name):
-            raise InputError(f"{name}: with method {config.method} it has to stay true; method full trains that part")
+        if config.method not in ("full", "lora") and not getattr(config, name):
+            raise InputError(f"{name}: with method {config.method} it has to stay true; full and lora train that part")
+        if (config.load_in_4bit or config.load_in_8bit) and not getattr(config, name):
+            raise InputError(f"{name}: with load_in_4bit or load_in_8bit it has to stay true; leave these out")
     if config.lora_target_parameters and config.lora_dropout:
         raise InputError(
             f"lora_dropout: it is {config.lora_dropout}, and adapters of lora_target_parameters have no dropout, as in "

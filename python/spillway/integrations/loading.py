@@ -149,6 +149,11 @@ def load(
     model = meta_model.model
     if images:
         train_tower(meta_model, config)
+    if meta_model.tower and config.method == "lora":
+        raise InputError(
+            "freeze_vision_tower, freeze_multi_modal_projector: `spillway train` and Session train these parts beside "
+            "adapters; with a Trainer leave both at True, or give method='full'"
+        )
     for parameter in meta_model.carried:
         parameter.requires_grad_(False)
     if (adapters := adapters_of(config)) is not None:

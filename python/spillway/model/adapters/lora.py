@@ -78,15 +78,22 @@ class Adapters:
     source: Path | None = None  # a directory of adapters that a run begins with; None: PEFT's first values
     names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
     head: list[str] = field(default_factory=list)  # of a head of labels, which is trained whole and saved beside them
+    tower: list[str] = field(default_factory=list)  # of parts that make features of images, the same
+    modules: list[str] = field(default_factory=list)  # that hold exactly these parameters, by PEFT's names
     begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
     transposed: set[str] = field(default_factory=set)  # parameters of adapters whose base has its inputs as rows
     kept: torch.dtype = torch.float32  # the type of the base
     config: Any = None  # PEFT's, with the modules that were found
     notice: str = ""  # the notice of layers without adapters
 
+    @property
+    def whole(self) -> list[str]:
+        """The parameters that are trained without adapters."""
+        return [*self.head, *self.tower]
+
     def absent(self, description: Description, adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone, with its head (`adapters`: these and the head)."""
-        own = {*self.names, *(self.head if adapters else ())}
+        own = {*self.names, *(self.whole if adapters else ())}
         tensors = (tensor.name for block in description.blocks for tensor in block.tensors)
         return {name: "" for name in tensors if (name in own) != adapters}
 
@@ -116,6 +123,7 @@ class Adapters:
         """Puts adapters into the meta model's layers; everything else is frozen from here on."""
         peft = required()
         model = meta_model.model
+        trained = [parameter for parameter in meta_model.tower if parameter.requires_grad]
         meta_model.remember_original()
         try:
             with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
@@ -132,7 +140,11 @@ class Adapters:
         replace_forwards(model.modules(), NAME)
         self.take_values(model, drawn, meta_model.dtype, meta_model.kept)
         self.head = unfreeze_head(model)
+        for parameter in trained:
+            parameter.requires_grad_(True)
         meta_model.look_again()
+        self.tower = [meta_model.names[id(parameter)] for parameter in trained]
+        self.modules = find_whole_modules(model, {id(parameter) for parameter in trained})
         model.train()
 
     def unused(self, config: PreTrainedConfig | OwnConfig) -> frozenset[str]:
@@ -201,7 +213,7 @@ class Adapters:
         """Stores the first values, which are not kept any longer: PEFT's, or those of a directory that `save` wrote."""
         numbers = tensor_numbers(description)
         if saved is not None:
-            self.take_saved(saved, {name: numbers[name][1] for name in self.head})
+            self.take_saved(saved, {name: numbers[name][1] for name in self.whole})
         for name, value in self.begun.items():
             values = self.measure_rows(engine, numbers, name) if value.is_meta else value
             try:
@@ -241,7 +253,7 @@ class Adapters:
     def check_settings(self, path: Path) -> None:
         """InputError where PEFT's configuration of saved adapters gives their product another factor than this run."""
         saved = read_json(path) if path.is_file() else {}
-        whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set())
+        whole = set(saved.get("modules_to_save") or ()) - ({*HEADS} if self.head else set()) - {*self.modules}
         if whole:
             raise InputError(f"lora_adapter: {path}: modules_to_save is {saved['modules_to_save']}; {MERGE_FIRST}")
         for key, name in FACTORS.items() if saved else ():
@@ -255,7 +267,7 @@ class Adapters:
         from spillway._engine import SafetensorsWriter
 
         numbers = tensor_numbers(description)
-        names = [*self.names, *self.head]
+        names = [*self.names, *self.whole]
         listed = [(file_name(name), "F32", numbers[name][1]) for name in names]
         writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
         for place, name in enumerate(names):
@@ -265,13 +277,14 @@ class Adapters:
         saved.base_model_name_or_path, saved.inference_mode = base, True
         if self.head:
             saved.task_type = "TOKEN_CLS" if f"{HEAD}.bias" in self.head else "SEQ_CLS"
-            saved.modules_to_save = list(HEADS)
+        if self.whole:
+            saved.modules_to_save = [*(HEADS if self.head else ()), *self.modules]
         saved.save_pretrained(str(to))
 
     def give(self, engine: Engine, description: Description) -> None:
         """`save` of a process that does not write: what it has goes to the one that does."""
         numbers = tensor_numbers(description)
-        for name in (*self.names, *self.head):
+        for name in (*self.names, *self.whole):
             fetched(engine, *numbers[name])
 
     def save_weights(self, engine: Engine, description: Description, state: Path, writes: bool = True) -> None:
@@ -294,6 +307,16 @@ def unfreeze_head(model: Any) -> list[str]:
     for parameter in parameters.values():
         parameter.requires_grad_(True)
     return [f"{HEAD}.{name}" for name in parameters]
+
+
+def find_whole_modules(model: nn.Module, trained: set[int]) -> list[str]:
+    """The largest modules whose parameters are all `trained`, given by identity."""
+    names: list[str] = []
+    for name, module in model.named_modules():
+        own = {id(parameter) for parameter in module.parameters()}
+        if name and own and own <= trained and not any(name.startswith(f"{other}.") for other in names):
+            names.append(name)
+    return names
 
 
 def fetched(engine: Engine, number: int, shape: Sequence[int]) -> torch.Tensor:
