@@ -6,9 +6,10 @@
 
 A row has the seconds of each step, the losses, the planned bytes and the peak of the process, and names the machine.
 The base lies in DRAM, or with `--storage` on that path. The weights are random, and the values of one layer are those
-of all. With `--draw-all` each layer has its own, and the process holds no copy of one: its peak is that of a run. With
-`--dram-budget` the run is in a cgroup that allows 2 % more, where one can be made. A row replaces an earlier one of the
-same machine and options in bench/results/experts.json.
+of all. With `--draw-all` each layer has its own, and the process holds no copy of one: its peak is that of a run.
+`--dram-budget` draws all layers, too, since the plan has no room for that copy, and puts the run into a cgroup that
+allows 2 % more, where one can be made. A row replaces an earlier one of the same machine and options in
+bench/results/experts.json.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def command(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> l
     words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
     loading = {"expert_loading": arguments.expert_loading} if arguments.expert_loading else {}
     words += [word for name, value in (KEYS | loading).items() for word in ("--set", f"{name}={value}")]
-    words += [] if arguments.draw_all else ["--repeat-layers"]
+    words += [] if arguments.draw_all or arguments.dram_budget else ["--repeat-layers"]
     return [sys.executable, str(HERE / "engine_run.py"), *words]
 
 

@@ -48,6 +48,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -327,6 +328,8 @@ class EngineTelemetry {
                                       double device_per_token) const;
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;
+  /// For each tensor whose pieces are apart its name, and the training steps since start() that asked for each piece.
+  [[nodiscard]] std::vector<std::pair<std::string, std::vector<std::uint64_t>>> count_asked_pieces() const;
   /// Volumes whose file was removed or replaced, with its directory or without, since the run opened them. What they
   /// hold can be read until close(), and by nobody afterwards. Takes some microseconds for each path, and up
   /// to a second for one whose server does not answer.

@@ -23,6 +23,13 @@ std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t bat
 std::string EngineTelemetry::counters() const {
   return execute::counters(parts_->run().counted(), parts_->budget(), parts_->network());
 }
+std::vector<std::pair<std::string, std::vector<std::uint64_t>>> EngineTelemetry::count_asked_pieces() const {
+  std::vector<std::pair<std::string, std::vector<std::uint64_t>>> out;
+  for (auto& it : parts_->run().step().asked_pieces().steps()) {
+    out.emplace_back(std::move(it.tensor), std::move(it.steps));
+  }
+  return out;
+}
 std::vector<std::filesystem::path> EngineTelemetry::displaced_volumes() const {
   std::vector<std::filesystem::path> out;
   for (const auto* path : parts_->run().counted().storage.paths()) {

@@ -32,12 +32,12 @@ void bind_blocks(nb::module_& module) {
       .value("nf4_nested", Form::nf4_nested)
       .value("bf16_master", Form::bf16_master)
       .def_prop_ro("is_packed", [](Form self) { return state::is_packed(self); });
-  bind_struct<TensorSpec>(module, "TensorSpec", "A tensor of a model.", Field("name", &TensorSpec::name),
-                          Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay),
-                          Field("training", &TensorSpec::training), Field("rank", &TensorSpec::rank),
-                          Field("nonzeros", &TensorSpec::nonzeros), Field("form", &TensorSpec::form),
-                          Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces),
-                          Field("apart", &TensorSpec::apart), Field("asked", &TensorSpec::asked));
+  bind_struct<TensorSpec>(
+      module, "TensorSpec", "A tensor of a model.", Field("name", &TensorSpec::name),
+      Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay), Field("training", &TensorSpec::training),
+      Field("rank", &TensorSpec::rank), Field("nonzeros", &TensorSpec::nonzeros), Field("form", &TensorSpec::form),
+      Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces), Field("apart", &TensorSpec::apart),
+      Field("asked", &TensorSpec::asked), Field("asked_by_piece", &TensorSpec::asked_by_piece));
   bind_struct<BlockSpec>(module, "BlockSpec", "Tensors that execute together.", Field("name", &BlockSpec::name),
                          Field("role", &BlockSpec::role), Field("tensors", &BlockSpec::tensors));
 }

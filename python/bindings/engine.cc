@@ -4,6 +4,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -82,6 +83,7 @@ void bind_telemetry(nb::module_& module, PyEngine& engine) {
           },
           "sequence"_a, "batch"_a, "work_per_token"_a, "device_per_token"_a = 0.0)
       .def("counters", &Engine::counters)
+      .def("count_asked_pieces", &Engine::count_asked_pieces)
       .def(
           "displaced_volumes",
           [](const Engine& self) {

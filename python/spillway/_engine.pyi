@@ -109,6 +109,7 @@ class TensorSpec:
     pieces: int = 0  # parts that passes convert it in, by convert_pieces(); 0: it is converted before they begin
     apart: bool = False  # with `pieces`: each is placed by itself
     asked: float = 1.0  # with `apart`: share of the pieces that an average step asks for; 1: all come before a pass
+    asked_by_piece: list[float] = field(default_factory=list)  # share of the steps that ask for each; empty: `asked`
 
 @dataclass(kw_only=True)
 class BlockSpec:
@@ -888,7 +889,11 @@ class Engine:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
         NUMA node (or "dram") {"elements", "seconds"} of its update lane; of several processes "network": bytes
-        {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others."""
+        {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others; with pieces
+        that are apart "pieces": by block {"asked", "resident", "pieces"}, summed over training steps."""
+    def count_asked_pieces(self) -> list[tuple[str, list[int]]]:
+        """By tensor whose pieces are apart: the training steps since start() that asked for each piece. Between start()
+        and close()."""
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
     def silence(self) -> dict[str, Silence]:

@@ -77,6 +77,10 @@ std::string counters(const Counted& run, const plan::Budget& budget, const netwo
     out["updates"][node_name(budget, unit)] = {{"elements", updated[unit].elements},
                                                {"seconds", updated[unit].seconds}};
   }
+  for (const auto& it : run.asked_pieces.counts()) {
+    out["pieces"].push_back(
+        {{"block", it.block}, {"asked", it.asked}, {"resident", it.resident}, {"pieces", it.pieces}});
+  }
   const auto paths = run.storage.paths();
   for (std::size_t p = 0; p < paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*paths[p]);
   if (run.saving.durable()) out["stall_seconds"]["commit"] = run.saving.waited();

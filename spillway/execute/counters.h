@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "spillway/execute/asked_pieces.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/nodes.h"
 #include "spillway/execute/resources.h"
@@ -23,11 +24,12 @@ struct Counted {
   const Resources& resources;
   const RunStorage& storage;
   const Executor& executor;
+  const AskedPieces& asked_pieces;
   const Saving& saving;
 };
 
 /// Bytes moved by path, measured rates and retired paths; elements updated by NUMA node; seconds waited, by what for;
-/// bytes to and from other processes. `network`: null in a world of one.
+/// pieces that steps asked for, by block; bytes to and from other processes. `network`: null in a world of one.
 [[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
                                    const network::CountingPort* network = nullptr);
 

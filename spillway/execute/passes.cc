@@ -21,10 +21,12 @@ Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows,
       gradients_(gradients),
       executor_(executor),
       digests_(digests),
-      conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic()) {}
+      conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic()),
+      asked_pieces_(layout_, plan.plan.placement) {}
 
 void Passes::begin(const Mode& mode) {
   executor_.begin(mode);
+  asked_pieces_.begin_step(mode.backward && !mode.trial);
   open_ = nullptr;
   left_ = true;
   packed_ = false;
@@ -83,17 +85,18 @@ void Passes::end(const plan::Pass& pass) {
 template <class Body>
 void Passes::each_asked(std::size_t tensor, std::uint64_t first, std::uint64_t count, const Body& body) const {
   if (open_ == nullptr) throw Error(ErrorCode::bad_input, "pieces are asked for without a pass");
-  if (layout_.tensors().at(tensor).spec.asked == 1) return;
+  if (!layout_.tensors().at(tensor).spec.is_asked()) return;
   for (const auto& span : plan::piece_spans(layout_, tensor, first, count)) {
     body(plan::Range{static_cast<plan::Index>(span.chunk), 1});
   }
 }
 
-void Passes::ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+void Passes::ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
   each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.ask(chunks); });
+  asked_pieces_.add(tensor, first, count);
 }
 
-void Passes::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+void Passes::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
   ask_pieces(tensor, first, count);
   each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.await(chunks); });
   conversion_.convert_pieces(*open_, tensor, first, count);

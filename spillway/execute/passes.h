@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "spillway/execute/asked_pieces.h"
 #include "spillway/execute/block_pass.h"
 #include "spillway/execute/conversion.h"
 #include "spillway/execute/executor.h"
@@ -38,8 +39,9 @@ class Passes {
   void end();
   /// Conversion::convert_pieces() of the one that is open, when what it asks for is there; ask_pieces() begins to bring
   /// it (Executor::ask). Throw Error(bad_input) where none is open.
-  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
-  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const;
+  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
+  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
+  [[nodiscard]] const AskedPieces& asked_pieces() const noexcept { return asked_pieces_; }
   /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
   [[nodiscard]] const plan::Pass& open(plan::PassKind kind, const char* call) const;
 
@@ -64,6 +66,7 @@ class Passes {
   Executor& executor_;
   StepDigests* const digests_;
   const Conversion conversion_;
+  AskedPieces asked_pieces_;
   const plan::Pass* open_ = nullptr;
   bool left_ = false;
   bool packed_ = false;  ///< the embedding's passes have packed rows

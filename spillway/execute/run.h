@@ -38,7 +38,9 @@ class Run {
 
   [[nodiscard]] Resources& resources() noexcept { return *resources_; }
   [[nodiscard]] Step& step() noexcept { return *step_; }
-  [[nodiscard]] Counted counted() const noexcept { return {*resources_, storage_, step_->executor(), *saving_}; }
+  [[nodiscard]] Counted counted() const noexcept {
+    return {*resources_, storage_, step_->executor(), step_->asked_pieces(), *saving_};
+  }
 
   // Weights and states in and out; each waits for the updates that it needs:
 

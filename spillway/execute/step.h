@@ -47,12 +47,13 @@ class Step {
   void embedding_forward(std::byte* output);
   [[nodiscard]] std::optional<BlockPass> next_pass();
   void end_pass() { passes_.end(); }
-  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+  void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
     passes_.convert_pieces(tensor, first, count);
   }
-  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) const {
+  void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
     passes_.ask_pieces(tensor, first, count);
   }
+  [[nodiscard]] const AskedPieces& asked_pieces() const noexcept { return passes_.asked_pieces(); }
   [[nodiscard]] PassGradients& gradients() noexcept { return pass_gradients_; }
 
   /// After the last pass of a training step: the sum of squares of the gradient. In a world of several processes each

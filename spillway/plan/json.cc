@@ -68,6 +68,7 @@ state::BlockSpec parse_block(const json& object) {
     out.tensors.back().pieces = count(tensor, "pieces", 0);
     out.tensors.back().apart = get<bool>(tensor, "apart", false);
     out.tensors.back().asked = get<double>(tensor, "asked", 1);
+    out.tensors.back().asked_by_piece = get<std::vector<double>>(tensor, "asked_by_piece", std::vector<double>());
     for (const auto* reduction : optim::reductions()) parse_reduced(tensor, *reduction, out.tensors.back());
   }
   return out;
@@ -125,6 +126,7 @@ json json_of(const state::TensorSpec& tensor) {
   if (tensor.pieces > 0) out["pieces"] = tensor.pieces;
   if (tensor.apart) out["apart"] = true;
   if (tensor.asked != 1) out["asked"] = tensor.asked;
+  if (!tensor.asked_by_piece.empty()) out["asked_by_piece"] = tensor.asked_by_piece;
   if (tensor.table) out["table"] = true;
   if (tensor.training == state::Training::reduced) {
     out[tensor.by->word] = {{"rank", tensor.rank}, {"nonzeros", tensor.nonzeros}};

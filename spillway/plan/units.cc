@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 namespace spillway::plan {
@@ -41,6 +42,7 @@ Placement least_placement(const Problem& problem, Placement device) {
 Units::Units(const Problem& problem, Placement device)
     : problem_(problem), fixed_(least_placement(problem, std::move(device))) {
   for (const auto group : groups(problem)) list(group);
+  sort_weights();
   fix();
 }
 
@@ -63,6 +65,13 @@ void Units::list_block(Group group, const state::Block& block) {
     if (group != Group::state) list_range(group, range);
     for (auto c = range.first; group == Group::state && c < range.end(); ++c) list_range(group, {c, 1});
   }
+}
+
+/// Weights that more steps ask for come first: the same bytes save more traffic.
+void Units::sort_weights() {
+  const auto end = std::ranges::find_if(units_, [](const Unit& unit) { return unit.group != Group::weight; });
+  const auto asked = [&](const Unit& unit) { return problem_.layout.chunks()[unit.first].asked; };
+  std::ranges::stable_sort(units_.begin(), end, std::ranges::greater{}, asked);
 }
 
 /// Lists all of the weights; of the other groups the range from the first to the last chunk that this process has.

@@ -43,8 +43,9 @@ struct Unit {
 [[nodiscard]] Placement least_placement(const Problem& problem, Placement device);
 
 /// Objects that can stay, beside those that the caller fixed in Budget::placement; without a path everything is fixed
-/// to stay. Units are listed by group, most traffic saved per byte first: weights, activations, gradients, states. A
-/// logged gradient is written wherever it stays, so states come before gradients if gradients are logged.
+/// to stay. Units are listed by group, most traffic saved per byte first: weights, activations, gradients, states;
+/// among weights those that most steps ask for. A logged gradient is written wherever it stays, so states come before
+/// gradients if gradients are logged.
 class Units {
  public:
   explicit Units(const Problem& problem) : Units(problem, Placement(problem.layout)) {}
@@ -66,6 +67,7 @@ class Units {
   void list(Group group);
   void list_block(Group group, const state::Block& block);
   void list_range(Group group, Range chunks);
+  void sort_weights();
   void fix();
   [[nodiscard]] std::optional<std::size_t> fixed_units(Group group) const;
   [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;

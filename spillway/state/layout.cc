@@ -57,8 +57,13 @@ void check_pieces(const Tensor& tensor, ComputeType type) {
   const auto& spec = tensor.spec;
   if (spec.pieces == 0 && !spec.apart) return;
   const auto unit = spec.apart ? alignment_of(spec, type, 1) : kernels::kPackedBlock;
-  if (!(spec.asked > 0 && spec.asked <= 1)) {
-    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " is asked for by a share of ", spec.asked));
+  const auto is_share = [](double share) { return share > 0 && share <= 1; };
+  if (!is_share(spec.asked) || !std::ranges::all_of(spec.asked_by_piece, is_share)) {
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " is asked for by a share that is not in (0, 1]"));
+  }
+  if (!spec.asked_by_piece.empty() && (!spec.apart || spec.asked_by_piece.size() != spec.pieces)) {
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " has ", spec.asked_by_piece.size(),
+                                           " shares for its ", spec.pieces, " pieces that are apart"));
   }
   const auto whole = spec.pieces > 0 && tensor.elements % spec.pieces == 0 && tensor.piece() % unit == 0;
   if (is_packed(spec.form) && whole) return;
@@ -154,7 +159,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training trainin
     const auto before = packing.values_in(begin - tensor.first);
     const auto values = std::min(packing.values_in(end - begin), tensor.elements - before);
     spans.push_back({i, before, packing.values_in(begin - first), values});
-    if (tensor.spec.apart) chunk.asked = tensor.spec.asked;
+    if (tensor.spec.apart) chunk.asked = tensor.spec.share_of(before / tensor.piece());
     if (whole) {
       chunk.rows = static_cast<std::uint64_t>(tensor.spec.shape[0]);
       chunk.columns = static_cast<std::uint64_t>(tensor.spec.shape[1]);

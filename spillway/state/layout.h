@@ -45,6 +45,14 @@ struct TensorSpec {
   bool apart = false;  ///< with `pieces`, of whole granules of a chunk: each is an object of its own (Chunk::object)
   /// Share of the pieces that are `apart` that an average step asks for; below 1 passes ask for those they need.
   double asked = 1;
+  std::vector<double> asked_by_piece = {};  ///< share of the steps that ask for each; empty: `asked`
+
+  /// Share of the steps that ask for a piece.
+  [[nodiscard]] double share_of(std::uint64_t piece) const {
+    return asked_by_piece.empty() ? asked : asked_by_piece.at(piece);
+  }
+  /// True if passes ask for pieces that they need.
+  [[nodiscard]] bool is_asked() const noexcept { return asked < 1 || !asked_by_piece.empty(); }
 };
 
 /// How a block takes part in a step; what is asked of a role is a column of its row below.
@@ -116,7 +124,7 @@ struct Chunk {
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
   std::size_t object = 0;   ///< number, in its block, of what lies together in memory and is placed as one
-  double asked = 1;         ///< TensorSpec's, of all its tensors
+  double asked = 1;         ///< share of the steps that ask for it (TensorSpec)
   std::size_t shard = 0;    ///< the shard of the state that it belongs to (state/ownership.h)
 
   /// What it holds; Span counts these.

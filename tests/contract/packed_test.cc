@@ -49,6 +49,7 @@ plan::test::Shape random_shape_of_experts(std::mt19937& random, int round) {
   auto out = random_packed_shape(random, round);
   out.experts = 2 + static_cast<std::int64_t>(random() % 4);
   if (random() % 3 > 0) out.asked = 0.5;
+  out.uneven = out.asked < 1 && random() % 2 == 0;
   if (out.packed_as == Form::nf4_nested) out.packed_as = Form::nf4;
   return out;
 }
@@ -299,6 +300,23 @@ TEST_F(AskedExperts, OnlyTheseAreRead) {
   }
   EXPECT_LT(asked, all * 3 / 4);
   EXPECT_GT(asked, all / 4);
+}
+
+TEST_F(AskedExperts, AreCountedInTrainingSteps) {
+  const auto count = [&] { return nlohmann::json::parse(engine_->counters())["pieces"]; };
+  toy_->step(0);
+  const auto once = count();
+  ASSERT_EQ(once.size(), 2U) << "layers";
+  EXPECT_EQ(once[0]["block"], engine_->layout().blocks()[0].name);
+  for (const auto& layer : once) {
+    EXPECT_GT(layer["asked"], 0);
+    EXPECT_LT(layer["asked"], layer["pieces"]);
+  }
+  toy_->step(0);
+  EXPECT_EQ(count()[0]["pieces"].get<int>(), 2 * once[0]["pieces"].get<int>());
+  EXPECT_EQ(count()[0]["asked"].get<int>(), 2 * once[0]["asked"].get<int>()) << "the same step again";
+  toy_->step(1, false);
+  EXPECT_EQ(count()[0]["asked"].get<int>(), 2 * once[0]["asked"].get<int>());
 }
 
 TEST_F(AskedExperts, ABackwardPassFindsWhatItsForwardPassAskedFor) {

@@ -88,7 +88,7 @@ template <class Body>
 void each_run_of_pieces(Engine& engine, const state::Block& block, std::uint64_t seed, const Body& body) {
   for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
     const auto& it = engine.layout().tensors()[t];
-    const auto takes = [&](std::uint64_t i) { return it.spec.asked == 1 || mix(seed * 31 + t * 7 + i) % 2 == 0; };
+    const auto takes = [&](std::uint64_t i) { return !it.spec.is_asked() || mix(seed * 31 + t * 7 + i) % 2 == 0; };
     for (std::uint64_t i = 1; i < it.spec.pieces; i += 2) {
       if (takes(i)) engine.ask_pieces(t, i, 1);
     }

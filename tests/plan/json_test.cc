@@ -35,7 +35,7 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
                         {"name": "a", "shape": [8, 8], "subspace": {"rank": 4, "nonzeros": 2}},
                         {"name": "b", "shape": [64, 8], "frozen": true, "form": "nf4", "pieces": 2},
                         {"name": "x", "shape": [2, 256, 512], "frozen": true, "form": "nf4", "pieces": 2, "apart": true,
-                         "asked": 0.25},
+                         "asked": 0.25, "asked_by_piece": [0.375, 0.125]},
                         {"name": "c", "shape": [8, 8], "frozen": true, "table": true},
                         {"name": "d", "shape": [8], "wide": true}]}]})");
   const auto written = to_json(read);
@@ -55,6 +55,7 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
   EXPECT_EQ(tensors[1].pieces, 2U);
   EXPECT_TRUE(tensors[2].apart);
   EXPECT_EQ(tensors[2].asked, 0.25);
+  EXPECT_EQ(tensors[2].asked_by_piece, (std::vector<double>{0.375, 0.125}));
   EXPECT_EQ(again.layout().chunks().size(), read.layout().chunks().size());
   EXPECT_TRUE(tensors[3].table);
   EXPECT_EQ(tensors[4].form, state::Form::fp32);

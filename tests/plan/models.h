@@ -23,6 +23,7 @@ struct Shape {
   state::Form packed_as = state::Form::nf4;
   std::int64_t experts = 0;   ///< of each layer, in one frozen tensor, packed; each an object of its own
   double asked = 1;           ///< of them, TensorSpec's
+  bool uneven = false;        ///< each of them has a share of its own, the second 1
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   bool bf16_masters = false;                                  ///< of these matrices
@@ -50,6 +51,14 @@ inline Shape random_shape(std::mt19937& random, int round) {
   return shape;
 }
 
+/// Shares of experts that other steps ask for in each layer; every step asks for the second.
+inline std::vector<double> uneven_shares(std::int64_t experts, std::int64_t layer) {
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < experts; ++i) out.push_back(1.0 / static_cast<double>(2 + (3 * i + layer) % experts));
+  out.at(1) = 1;
+  return out;
+}
+
 inline Description describe(const Shape& shape) {
   Description out;
   const auto name = [](std::int64_t i, const char* what) { return "layers." + std::to_string(i) + "." + what; };
@@ -70,6 +79,7 @@ inline Description describe(const Shape& shape) {
                                          .pieces = static_cast<std::uint64_t>(shape.experts),
                                          .apart = true,
                                          .asked = shape.asked});
+    if (shape.uneven) out.blocks.back().tensors.back().asked_by_piece = uneven_shares(shape.experts, i);
   }
   out.blocks.push_back({"norm", state::BlockRole::layer, {{"norm", {shape.hidden}, false}}});
   if (shape.head && !shape.tied) {

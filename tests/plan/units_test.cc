@@ -58,6 +58,21 @@ TEST(Units, ExpertsThatAreApartStayOneByOne) {
   EXPECT_GT(apart, 0U);
 }
 
+TEST(Units, ExpertsThatMostStepsAskForStayFirst) {
+  const auto it = test::Case({.layers = 2, .experts = 4, .asked = 0.5, .uneven = true}).with_path();
+  const Units units(it.problem());
+  const auto& chunks = it.layout.chunks();
+  for (std::size_t free = 0; free <= units.free(); ++free) {
+    const auto placement = units.place(free);
+    double least_kept = 1, most_left = 0;
+    for (const auto& chunk : chunks) {
+      const bool stays = placement[chunk.id].weight.in_memory();
+      (stays ? least_kept : most_left) = stays ? std::min(least_kept, chunk.asked) : std::max(most_left, chunk.asked);
+    }
+    EXPECT_GE(least_kept, most_left) << free << " units";
+  }
+}
+
 TEST(Units, AGradientThatIsLoggedIsKeptLast) {
   auto it = test::Case().with_path();
   const Units plain(it.problem()), durable(it.problem(Durability::step));

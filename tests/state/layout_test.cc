@@ -404,6 +404,34 @@ TEST(Layout, PiecesThatAreApartAreObjectsOfWholeChunks) {
   EXPECT_THROW(Layout{odd}, Error) << "without pieces";
 }
 
+TEST(Layout, ChunksHaveTheShareOfTheirPiece) {
+  const TensorSpec experts{.name = "experts",
+                           .shape = {3, 256, 512},
+                           .training = Training::frozen,
+                           .form = Form::nf4,
+                           .pieces = 3,
+                           .apart = true,
+                           .asked = 0.5,
+                           .asked_by_piece = {0.25, 1, 0.125}};
+  const auto layout_of = [&](const std::vector<double>& shares) {
+    auto tensor = experts;
+    tensor.asked_by_piece = shares;
+    return Layout({{"layer", BlockRole::layer, {{.name = "adapter", .shape = {8, 64}}, tensor}}}, 4096);
+  };
+  const auto shared = layout_of(experts.asked_by_piece), even = layout_of({});
+  std::size_t counted = 0;
+  for (const auto& chunk : shared.chunks()) {
+    const auto& span = shared.spans(chunk.id).front();
+    const bool is_expert = shared.tensors()[span.tensor].spec.apart;
+    EXPECT_EQ(chunk.asked, is_expert ? experts.asked_by_piece[span.tensor_first / (256 * 512)] : 1);
+    EXPECT_EQ(even.chunks()[chunk.id].asked, is_expert ? 0.5 : 1);
+    counted += is_expert ? 1 : 0;
+  }
+  EXPECT_GE(counted, 3U);
+  EXPECT_THROW(layout_of({0.5, 0.5}), Error) << "there are three";
+  EXPECT_THROW(layout_of({0.5, 0.5, 0}), Error) << "a piece that no step asks for";
+}
+
 TEST(Layout, Fp32TensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
   std::mt19937_64 random(29);
   std::size_t mixed = 0;

@@ -15,6 +15,7 @@ SECONDS = 30.0  # between two
 
 
 class Told(Protocol):
+    def record_experts(self, output_dir: Path) -> None: ...
     def write_timeline(self, path: Path) -> None: ...
 
 
@@ -30,6 +31,7 @@ class SoFar:
             return
         self._at = now
         (self._output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        session.record_experts(self._output_dir)
         session.write_timeline(self._output_dir / identity.TIMELINE)
         write_json(self._output_dir / identity.SO_FAR, summary())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway import __version__
 from spillway.base.sizes import duration, pace, size, used_up
-from spillway.report import charts, device_passes, ranks, reductions
+from spillway.report import charts, device_passes, experts, ranks, reductions
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import DAMAGE, Facts
 from spillway.report.tables import device_blocks
@@ -201,6 +201,7 @@ def beside(facts: Facts) -> str:
             rows.append(
                 (f"{path}: {way} a step", size(moved[way]), optional(facts.moved_per_step(path, way), whole_size))
             )
+    rows += experts.compare(facts.plan, facts.summary)
     return rows_of(("", "predicted", "measured"), [(escape(name), one, other) for name, one, other in rows])
 
 

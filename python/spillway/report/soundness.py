@@ -42,8 +42,16 @@ def make_list(entries: dict[str, Check]) -> Check:
     return check
 
 
+def make_record(entries: dict[str, Check]) -> Check:
+    """The check of a mapping that has at least these entries."""
+    return lambda value: (
+        isinstance(value, dict) and all(name in value and is_sound(value[name]) for name, is_sound in entries.items())
+    )
+
+
 NUMBERS = make_mapping(is_number)
 TIERS: dict[str, Check] = {"name": is_text, "planned_peak": is_number, "capacity": is_number}
+EXPERTS: dict[str, Check] = {"share": is_number, "source": is_text}
 PLAN: dict[str, Check] = {
     "tiers": make_list(TIERS),
     "bytes": make_list({"class": is_text, "tier": is_text, "bytes": is_number}),
@@ -51,6 +59,7 @@ PLAN: dict[str, Check] = {
     "bottleneck": make_optional(is_text),
     "path_bytes_per_step": make_optional(make_mapping(NUMBERS)),
     "durability": is_text,
+    "experts_met": make_record(EXPERTS),
 }
 SUMMARY: dict[str, Check] = {
     "steps": is_count,
@@ -67,6 +76,7 @@ SUMMARY: dict[str, Check] = {
     "written": NUMBERS,
     "path_bytes": make_mapping(NUMBERS),
     "endurance_used": NUMBERS,
+    "experts_met": make_record({"mean": is_number, "layers": NUMBERS}),
     "ranks": make_list({"rank": is_count, "host": is_text, "waits": make_mapping(NUMBERS), "waited_for": NUMBERS}),
 }
 LATE: dict[str, Check] = {"at": is_number, "late": make_list({"rank": lambda value: True, "words": is_text})}

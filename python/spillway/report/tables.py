@@ -9,7 +9,7 @@ from rich.table import Table
 
 from spillway.base.sizes import decimal, duration, pace, size, used_up
 from spillway.machine import products
-from spillway.report import device_passes, reductions
+from spillway.report import device_passes, experts, reductions
 from spillway.report.machine_tables import show_speed
 
 Plan = dict[str, Any]  # the content of plan.json
@@ -320,8 +320,9 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
     if summary.get("process_peak"):
         table.add_row("peak of the process", "", size(summary["process_peak"]), "")
     console.print(table)
-    if words := device_passes.describe(summary):
-        console.print(words, soft_wrap=True)
+    for words in (device_passes.describe(summary), experts.describe(summary)):
+        if words:
+            console.print(words, soft_wrap=True)
     if skipped := summary.get("skipped_steps"):
         steps = "step was" if skipped == 1 else "steps were"
         console.print(f"{skipped} {steps} skipped: the gradient was not finite, nothing was updated", soft_wrap=True)

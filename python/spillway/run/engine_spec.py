@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.library import find_fp32_names
 from spillway.model.spec import Verified
-from spillway.run import replays, room
+from spillway.run import experts_met, replays, room
 from spillway.run.alike import agree_settings
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
@@ -61,6 +61,7 @@ class EngineSpec:
     description: Description  # of the model
     settings: EngineSettings  # what it plans with
     notices: tuple[str, ...]  # what a person should know of them
+    recorded: experts_met.Recorded | None = None  # experts that earlier steps of the run met
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
     description = description_of(profiled.verified, profiled.shape, world.ranks)
+    recorded = None
+    if meta_model.on_demand:
+        recorded = world.agreed(lambda: experts_met.read_recorded(config, description))
+    if recorded is not None:
+        description = description_of(profiled.verified, profiled.shape, world.ranks, met=recorded.shares())
     settings = engine_settings(
         config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place, world.ranks.local_world
     )
@@ -118,7 +124,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *of_files,
             *rounded_tables(meta_model),
             *unpacked_notice(description),
-            *demand_notice(description),
+            *demand_notice(description, recorded is not None),
             *saved_notice(profiled),
             *tiles_notice(profiled),
             *joining_notice(profiled.shape),
@@ -128,6 +134,7 @@ def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpe
             *order_notice(profiled),
             *attention_notice(profiled.compute.place),
         ),
+        recorded,
     )
 
 
@@ -170,6 +177,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
+    plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None)
     return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
 
 
@@ -296,11 +304,16 @@ def threads_notice(config: Any) -> list[str]:
 
 
 def description_of(
-    verified: Verified, shape: WorkShape, ranks: Ranks = ALONE, machines: int | None = None
+    verified: Verified,
+    shape: WorkShape,
+    ranks: Ranks = ALONE,
+    machines: int | None = None,
+    met: Mapping[str, list[float]] | None = None,
 ) -> Description:
-    """The engine's description of the model and of its largest step. `machines`: those of the ranks, unless given."""
+    """The engine's description of the model and of its largest step. `machines`: those of the ranks, unless given.
+    `met`: as of `describe`."""
     config, meta_model = verified.spec.config, verified.spec.meta_model
-    model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype)
+    model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype, met)
     model.optimizer, model.state_format, model.seed = config.optim, config.state_format, config.seed
     model.refits = refits(config)
     model.shard_frozen = config.shard_frozen

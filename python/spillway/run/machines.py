@@ -164,12 +164,14 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
 def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
     """The engine's plan, and the figures that follow from it."""
     from spillway.model.adapters.unpacked import summarise_unpacked
+    from spillway.run.experts_met import summarise_planned
 
     profile = asked.profile
     plan: Plan = {**json.loads(engine.plan()), "machine": profile.machine or "this machine"}
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= replays.plan_replays(config, plan) | summarise_unpacked(asked.description)
+    plan |= summarise_planned(asked.description)
     plan |= bounds(plan) | {"shares": shares(plan)}
     if several is not None and several.world > 1:
         plan |= cluster.limits(plan, several, profile.network)

@@ -88,6 +88,7 @@ class StepResult:
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
     # by NUMA node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
+    experts_met: float | None = None  # mean share of a layer's experts; None: they do not come on demand
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     refits: dict[str, Any] = field(default_factory=dict)  # of reduced gradients, for rows of metrics.jsonl
     replayed: bool = False  # True if `replay_steps` computed the step twice
@@ -120,6 +121,8 @@ class StepResult:
             row["link_bytes"] = self.link_bytes
         if self.node_updates:
             row["node_updates"] = self.node_updates
+        if self.experts_met is not None:
+            row["experts_met"] = self.experts_met
         row |= self.refits
         if self.loss_scale != 1:
             row["loss_scale"] = self.loss_scale
@@ -215,6 +218,10 @@ class SessionProtocol(Protocol):
 
     def notices(self) -> list[str]:
         """New notices about the tiers of a started session."""
+
+    def record_experts(self, output_dir: Path) -> None:
+        """Writes how many steps met each expert that comes on demand, for the plan of a resume; nothing without such
+        experts."""
 
     def write_timeline(self, path: Path) -> None: ...
 

@@ -164,6 +164,8 @@ class Run:
 
     def write_checkpoint(self, session: SessionProtocol, step: int, fill: Callable[[Path], None]) -> Path:
         """Writes checkpoint-STEP, which `fill` makes of an empty directory. Returns its place."""
+        if self.world.leads:
+            session.record_experts(self.output_dir)
         return checkpoints.write(self.output_dir, step, fill, session.release, self.note)
 
     def keep_newest(self, session: SessionProtocol) -> None:
@@ -185,6 +187,7 @@ class Run:
         """Writes the files of a run that has ended."""
         if self.world.leads:
             write_json(self.output_dir / "summary.json", summary)
+            session.record_experts(self.output_dir)
             session.write_timeline(self.output_dir / "timeline.json.gz")
             self.so_far.ended()
 

@@ -104,7 +104,7 @@ class EngineSession:
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
         each_durable = self.plan.get("durability") == "step"
         self._replays = replays.Replays(config, self._engine, self.description, self._share.gather, each_durable)
-        self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices)
+        self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices, told.recorded)
         self._state = EngineState(self._spec, planned, self._telemetry, self._keeping, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
         self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
@@ -364,12 +364,13 @@ class EngineSession:
         }
 
     def list_plan_notices(self) -> list[str]:
-        """Notices about the plan, before the session has started."""
         return self._telemetry.list_plan_notices()
 
     def notices(self) -> list[str]:
-        """New notices about the paths: no O_DIRECT, a retired path."""
         return [*self._telemetry.notices(), *self._replays.take_notices()]
+
+    def record_experts(self, output_dir: Path) -> None:
+        self._telemetry.record_experts(output_dir)
 
     def write_timeline(self, path: Path) -> None:
         """Whole or not at all: the page about a running run reads it."""

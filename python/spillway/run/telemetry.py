@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from spillway.machine import nodes, process_memory
 from spillway.machine.place import Place
 from spillway.output import wear
+from spillway.run import experts_met
 from spillway.run.protocol import PathBytes
 
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one pass at most, as seen, or part of work
@@ -22,7 +25,15 @@ LINK_WAYS = ("to_device", "from_device")
 class Telemetry:
     """The telemetry of one engine, over its counters."""
 
-    def __init__(self, engine: Any, plan: dict[str, Any], place: Place, notices: Iterable[str]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        plan: dict[str, Any],
+        place: Place,
+        notices: Iterable[str],
+        recorded: experts_met.Recorded | None = None,
+    ) -> None:
+        """`recorded`: experts that the run's steps met before."""
         self.written_before: wear.Written = {}  # by the run's earlier processes
         self._engine, self._plan, self._place = engine, plan, place
         self._notices = list(notices)
@@ -30,12 +41,16 @@ class Telemetry:
         self._path_bytes: PathBytes = {}
         self._link_bytes: dict[str, int] = {}
         self._node_updates: dict[str, dict[str, float]] = {}
+        self._experts: experts_met.Counts = {}
+        self._recorded = recorded
+        self._counted_steps = 0  # those with experts on demand
         self._peak = 0
         self._held = 0  # bytes of the device that PyTorch had taken before
 
     def begin(self) -> None:
         """Starts the count for steps: from here on, all traffic is of steps."""
         self._path_bytes, self._link_bytes = self.paths(), self._link()
+        self._experts = experts_met.read_counts(self._counters())
 
     def bound_device(self, most: int) -> None:
         """From here on PyTorch takes no more than so many bytes of the device, besides what this process had there."""
@@ -49,6 +64,7 @@ class Telemetry:
             "link_bytes": self._new_link_bytes(),
             "written": self.written(),
             "node_updates": self._new_node_updates(),
+            "experts_met": self._new_experts_met(),
         }
 
     def paths(self) -> PathBytes:
@@ -77,6 +93,7 @@ class Telemetry:
             "path_bytes": self.paths(),
             **({"link_bytes": link} if (link := self._link()) else {}),
             "written": self.written(),
+            **experts_met.summarise_met(experts_met.read_counts(counters), self._plan),
             "stall_seconds": counters.get("stall_seconds", {}),
             "waits": counters.get("waits", {}),
             **({"device_passes": passes} if (passes := counters.get("device", {}).get("passes")) else {}),
@@ -134,6 +151,21 @@ class Telemetry:
             name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in now.items()}
             for name, now in self._node_updates.items()
         }
+
+    def _new_experts_met(self) -> float | None:
+        """The mean over layers; None where no layer has experts on demand."""
+        before, self._experts = self._experts, experts_met.read_counts(self._counters())
+        shares = experts_met.compute_shares(self._experts, before)
+        self._counted_steps += 1 if shares else 0
+        return statistics.mean(shares.values()) if shares else None
+
+    def record_experts(self, output_dir: Path) -> None:
+        """Writes the counts of the run's steps to its directory; nothing where no step was counted."""
+        if self._counted_steps == 0:
+            return
+        counts, tokens = dict(self._engine.count_asked_pieces()), self._plan[experts_met.ENTRY]["tokens"]
+        before = self._recorded or experts_met.Recorded(tokens, 0, {name: [0] * len(it) for name, it in counts.items()})
+        before.add(self._counted_steps, counts).write(output_dir)
 
 
 class HeapWatch:

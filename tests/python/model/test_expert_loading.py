@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 import both_ways
 import real_runs
@@ -23,6 +24,8 @@ from spillway.model.adapters.lora import Adapters
 from spillway.model.meta.building import build
 from spillway.model.meta.demand import estimate_met
 from spillway.model.meta.meta_model import MetaModel
+from spillway.output import identity
+from spillway.output.records import rows
 from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
 
 EXPERTS = 16
@@ -74,6 +77,80 @@ def test_a_step_of_few_tokens_reads_fewer_of_them(given: Path, tmp_path: Path) -
         assert real_runs.here(given, tmp_path / name, *words, *more, *real_runs.storage_in(tmp_path / f"{name}-p")) == 0
     assert adapters(tmp_path / "met") == adapters(tmp_path / "whole")
     assert read_bytes(tmp_path / "met") < 0.9 * read_bytes(tmp_path / "whole")
+
+
+def watch_routers(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """The experts that the tokens of each later call of a router go to."""
+    calls: list[set[int]] = []
+    forward = Qwen3MoeTopKRouter.forward
+
+    def watched(router: Any, *given: Any) -> Any:
+        out = forward(router, *given)
+        if not out[-1].is_meta:
+            calls.append(set(out[-1].flatten().tolist()))
+        return out
+
+    monkeypatch.setattr(Qwen3MoeTopKRouter, "forward", watched)
+    return calls
+
+
+@pytest.mark.parametrize("tokens", ["8", "64"])  # layers of the longer steps come whole
+def test_a_step_tells_how_many_its_tokens_met(
+    tokens: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = watch_routers(monkeypatch)
+    more = ["--max_length", tokens, "--activation_recompute", "all", "--max_steps", "1"]
+    assert real_runs.here(given, tmp_path / "out", *SHORT, "--load_in_4bit", *ON_DEMAND, *more) == 0
+    forward, backward = calls[-4:-2], calls[-2:]
+    assert forward == backward[::-1], "the layers ran again"
+    layers = [len(experts) / EXPERTS for experts in forward]
+    (row,) = [row for row in rows(tmp_path / "out" / "metrics.jsonl") if "loss" in row]
+    assert row["experts_met"] == pytest.approx(sum(layers) / 2)
+    met = json.loads((tmp_path / "out" / "summary.json").read_text())["experts_met"]
+    assert list(met["layers"].values()) == pytest.approx(layers)
+    assert met["mean"] == pytest.approx(sum(layers) / 2)
+    assert met["planned"]["source"] == "even routing"
+    assert met["planned"]["share"] == (1 if tokens == "64" else pytest.approx(1 - 0.875**8))
+    words = " ".join("".join(capsys.readouterr()).split())
+    assert f"experts: a step met {met['mean']:.0%} of a layer's" in words
+    assert f"the plan counted on {met['planned']['share']:.0%} (even routing)" in words
+    assert main(["report", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    row_of_page = f"by even routing</td><td>{met['planned']['share']:.0%}</td><td>{met['mean']:.0%}</td>"
+    assert f"experts of a layer that a step meets, {row_of_page}" in page
+
+
+def test_a_resumed_run_plans_with_what_its_steps_met(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its budget has room for some experts: those that most steps met stay in memory."""
+
+    def start(name: str, steps: str, *more: str) -> tuple[dict[str, Any], str]:
+        paths = [*real_runs.storage_in(tmp_path / f"{name}-path"), "--placement", "weight=50%"]
+        words = [*SHORT, "--load_in_4bit", *ON_DEMAND, *paths, "--save_steps", "4", "--max_steps", steps,
+                 "--lr_scheduler_type", "constant"]  # fmt: skip
+        assert real_runs.here(given, tmp_path / name, *words, *more) == 0
+        return json.loads((tmp_path / name / "plan.json").read_text())["experts_met"], "".join(capsys.readouterr())
+
+    def read_counts() -> dict[str, Any]:
+        return dict(json.loads((tmp_path / "out" / identity.EXPERTS).read_text()))
+
+    start("whole", "8")
+    first, told = start("out", "4")
+    assert first["source"] == "even routing" and "if they are spread evenly, meet 66%" in " ".join(told.split())
+    counts = read_counts()
+    shares = [row["experts_met"] for row in rows(tmp_path / "out" / "metrics.jsonl") if "loss" in row]
+    every = [count for of in counts["tensors"].values() for count in of]
+    assert counts["steps"] == 4 and sum(every) / len(every) == pytest.approx(sum(shares))
+
+    again, told = start("out", "8", "--resume_from_checkpoint", "auto")
+    expected = sum((count + 0.5) / 5 for count in every) / len(every)
+    assert again == {"share": pytest.approx(expected), "tokens": 8, "source": "earlier steps of the run"}
+    assert f"as in earlier steps of the run, meet {again['share']:.0%}" in " ".join(told.split())
+    assert adapters(tmp_path / "out") == adapters(tmp_path / "whole")
+    assert read_counts()["steps"] == 8
+    met = {name: json.loads((tmp_path / name / "summary.json").read_text())["experts_met"] for name in ("out", "whole")}
+    assert met["out"]["resident"] > met["whole"]["resident"], "half of the weights, and the half that is met"
 
 
 def test_killed_and_resumed_on_a_path_they_end_as_in_memory(

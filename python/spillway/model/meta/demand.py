@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from spillway._engine import Description
@@ -16,7 +17,11 @@ def estimate_met(config: Any, tokens: int) -> float:
     another, as training with an auxiliary loss aims for. 1: next to all. `config`: of a mixture of experts."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     experts, of_a_token = read_number(text, EXPERTS), read_number(text, EXPERTS_OF_A_TOKEN)
-    share = 1 - (1 - min(of_a_token, experts) / experts) ** max(tokens, 1)
+    return clip_share(1 - (1 - min(of_a_token, experts) / experts) ** max(tokens, 1))
+
+
+def clip_share(share: float) -> float:
+    """The share that a plan counts on. 1: layers come whole."""
     return share if share < MOST_MET else 1
 
 
@@ -25,12 +30,20 @@ def read_number(config: Any, names: tuple[str, ...]) -> int:
     return next((int(it) for it in (getattr(config, name, None) for name in names) if it), 1)
 
 
-def demand_notice(description: Description) -> list[str]:
-    """A notice of how many experts a plan counts on; none where they come whole by request."""
-    shares = {tensor.asked for block in description.blocks for tensor in block.tensors if tensor.apart}
-    if not shares:
+def mean_share(description: Description) -> float | None:
+    """The share of a layer's experts that a plan counts on; None where they come whole by request."""
+    shares = [tensor.asked for block in description.blocks for tensor in block.tensors if tensor.apart]
+    return statistics.mean(shares) if shares else None
+
+
+def demand_notice(description: Description, is_recorded: bool = False) -> list[str]:
+    """A notice of how many experts a plan counts on; none where they come whole by request. `is_recorded`: earlier
+    steps of the run met so many."""
+    if (share := mean_share(description)) is None:
         return []
-    met = f"expert_loading: {description.tokens} tokens, if they are spread evenly, meet"
-    if shares == {1.0}:
+    spread = "as in earlier steps of the run" if is_recorded else "if they are spread evenly"
+    met = f"expert_loading: {description.tokens} tokens, {spread}, meet"
+    if share == 1:
         return [f"{met} all experts of a layer, so layers come whole; fewer tokens in a step would need fewer experts"]
-    return [f"{met} {max(shares):.0%} of a layer's experts; the plan counts on so many"]
+    first = ", and keeps those in memory first that most steps met" if is_recorded else ""
+    return [f"{met} {share:.0%} of a layer's experts; the plan counts on so many{first}"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import statistics
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from spillway._engine import BlockRole, BlockSpec, Description, Form, TensorSpec, Training, decoded_names
 from spillway.base.documents import parse_json, read_json, require_file
-from spillway.model.meta.demand import estimate_met
+from spillway.model.meta.demand import clip_share, estimate_met
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.source import DTYPES
 
@@ -35,8 +37,11 @@ class WorkSize:
     parts: int = 0  # by which gradients are summed, where they are more than the micro-batches (`token_tiles`)
 
 
-def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Description:
-    """The engine's description. Tensors keep the model's order. Those that require no gradient are frozen."""
+def describe(
+    meta_model: MetaModel, size: WorkSize, compute_dtype: str, met: Mapping[str, list[float]] | None = None
+) -> Description:
+    """The engine's description. Tensors keep the model's order. Those that require no gradient are frozen. `met`: by
+    tensor the share of steps that meet each of its experts; None: routing is even."""
     names = meta_model.names
     modules = {id(module): name for name, module in meta_model.model.named_modules()}
     decaying = set(decay_names(meta_model.model))
@@ -60,8 +65,7 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> Descr
             nonzeros=space.nonzeros if space else 0,
             form=form_of(meta_model, p),
             pieces=meta_model.pieces.get(key, 0),
-            apart=key in meta_model.on_demand,
-            asked=asked if key in meta_model.on_demand else 1,
+            **(describe_demand(asked, (met or {}).get(names[key])) if key in meta_model.on_demand else {}),
             table=role is BlockRole.layer and p.ndim == 2 and key not in matrices,
         )
 
@@ -91,6 +95,14 @@ def form_of(meta_model: MetaModel, p: nn.Parameter) -> Form:
     if space and space.master == "bf16":
         return Form.bf16_master
     return Form.fp32 if meta_model.is_fp32(p) else Form[meta_model.packed.get(id(p), "as_run")]
+
+
+def describe_demand(even: float, shares: list[float] | None) -> dict[str, Any]:
+    """The fields of a tensor whose experts come on demand. `even`: the share that even routing meets; `shares`: of the
+    steps that meet each expert."""
+    asked = even if shares is None else clip_share(statistics.mean(shares))
+    by_piece = {"asked_by_piece": shares} if shares is not None and asked < 1 else {}
+    return {"apart": True, "asked": asked, **by_piece}
 
 
 def list_matrices(module: nn.Module) -> list[nn.Parameter]:

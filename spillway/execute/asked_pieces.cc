@@ -1,0 +1,64 @@
+#include "spillway/execute/asked_pieces.h"
+
+#include <algorithm>
+
+namespace spillway::execute {
+
+AskedPieces::AskedPieces(const state::Layout& layout, const plan::Placement& placement)
+    : tensors_(layout.tensors().size()) {
+  for (const auto& block : layout.blocks()) {
+    bool is_listed = false;
+    for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto& spec = layout.tensors()[t].spec;
+      if (!spec.apart) continue;
+      if (!is_listed) counts_.push_back({.block = block.name});
+      is_listed = true;
+      tensors_[t] = {.name = spec.name,
+                     .count = counts_.size() - 1,
+                     .pieces = std::vector<bool>(spec.pieces),
+                     .resident = std::vector<bool>(spec.pieces, true),
+                     .steps = std::vector<std::uint64_t>(spec.pieces)};
+    }
+  }
+  for (const auto& chunk : layout.chunks()) {
+    for (const auto& span : layout.spans(chunk.id)) {
+      auto& of = tensors_[span.tensor];
+      if (of.pieces.empty() || placement[chunk.id].weight.in_memory()) continue;
+      of.resident[span.tensor_first / layout.tensors()[span.tensor].piece()] = false;
+    }
+  }
+}
+
+void AskedPieces::begin_step(bool counts) {
+  is_counting_ = counts;
+  for (auto& tensor : tensors_) {
+    std::fill(tensor.pieces.begin(), tensor.pieces.end(), false);
+    tensor.any = false;
+  }
+}
+
+void AskedPieces::add(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
+  auto& of = tensors_.at(tensor);
+  if (!is_counting_ || of.pieces.empty()) return;
+  auto& sum = counts_[of.count];
+  if (!of.any) sum.pieces += of.pieces.size();
+  of.any = true;
+  const auto end = std::min<std::uint64_t>(first + count, of.pieces.size());
+  for (auto i = first; i < end; ++i) {
+    if (of.pieces[i]) continue;
+    of.pieces[i] = true;
+    of.steps[i] += 1;
+    sum.asked += 1;
+    sum.resident += of.resident[i] ? 1 : 0;
+  }
+}
+
+std::vector<AskedPieces::Steps> AskedPieces::steps() const {
+  std::vector<Steps> out;
+  for (const auto& tensor : tensors_) {
+    if (!tensor.pieces.empty()) out.push_back({tensor.name, tensor.steps});
+  }
+  return out;
+}
+
+}  // namespace spillway::execute
