@@ -12,6 +12,8 @@ share of a matrix's smaller side; what a subspace of d x d then keeps beside the
     published  LSP (Chen et al., arXiv 2406.10181) as the paper's code does it: r values of a row at random positions,
                one pair of projectors for all matrices of a shape, the first period random; each period new positions,
                values learned by gradient descent; moments zeroed while the count of steps runs on
+    scattered  `ours` with projectors="published": the paper's own algorithm, a pair for each matrix, learned from the
+               first gradient on, checked every period, moments carried over
     lora       Hu et al. (arXiv 2106.09685), by PEFT
     galore     Zhao et al. (arXiv 2403.03507): the shorter side onto the leading singular vectors, new ones each period
 """
@@ -115,6 +117,10 @@ def anew(trained: Trained) -> None:
 
 def anew_16(trained: Trained) -> None:
     ours(trained, rotate_every=ROTATION, nonzeros=16)
+
+
+def scattered_pairs(trained: Trained) -> None:
+    ours(trained, projectors="published", check_every=trained.setting.period)
 
 
 def lora(trained: Trained) -> None:
@@ -263,6 +269,7 @@ METHODS: dict[str, Callable[..., Trained]] = {
     "anew": arranged(anew),
     "anew-16": arranged(anew_16),
     "published": Published,
+    "scattered": arranged(scattered_pairs),
     "lora": arranged(lora),
     "galore": Galore,
 }

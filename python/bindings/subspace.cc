@@ -14,6 +14,7 @@
 #include "spillway/sink/arithmetic.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
+#include "spillway/subspace/published.h"
 #include "spillway/subspace/subspaces.h"
 
 namespace nb = nanobind;
@@ -21,7 +22,7 @@ using namespace nb::literals;
 
 namespace {
 
-using spillway::subspace::Matrix;
+using spillway::subspace::Matrix, spillway::subspace::PublishedMatrix;
 using Values = nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig>;
 using Given = nb::ndarray<const float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
@@ -65,7 +66,16 @@ void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_
 
 using Rates = std::tuple<spillway::optim::NamedValues, float, std::int64_t>;
 
-void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t remainder, const std::string& type, const Given& s,
+std::size_t elements(const Matrix& matrix) {
+  return matrix.projectors().p.rows() * matrix.projectors().q.rows();
+}
+
+std::size_t elements(const PublishedMatrix& matrix) {
+  return matrix.pair().p.rows() * matrix.pair().q.rows();
+}
+
+template <class Any>
+void step(Any& matrix, std::uintptr_t weight, std::uintptr_t remainder, const std::string& type, const Given& s,
           const std::string& optimizer, const Rates& rates) {
   const auto& [named, scale, number] = rates;
   const auto& rule = spillway::optim::parse(optimizer);
@@ -76,7 +86,15 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t remainder, const
   matrix.step(form.weights, {s.data(), s.size()}, spillway::optim::kernel_step(rule, applied),
               {.weight = reinterpret_cast<std::byte*>(weight),        // NOLINT
                .remainder = reinterpret_cast<std::byte*>(remainder),  // NOLINT
-               .n = matrix.projectors().p.rows() * matrix.projectors().q.rows()});
+               .n = elements(matrix)});
+}
+
+void compress_scattered(const PublishedMatrix& matrix, unsigned side, std::uintptr_t in, std::size_t stride,
+                        std::size_t tokens, const std::string& type, std::uintptr_t out) {
+  const auto& projector = side == 0 ? matrix.pair().p : matrix.pair().q;
+  spillway::subspace::compress(projector, spillway::state::parse_compute_type(type),
+                               reinterpret_cast<const std::byte*>(in), stride, tokens,  // NOLINT
+                               reinterpret_cast<std::byte*>(out), tokens);              // NOLINT
 }
 
 /// What spillway::Engine does of subspaces for passes, alone: for an engine of Python's own.
@@ -113,7 +131,7 @@ void bind_matrix(nb::module_& module) {
           "Steps before the moments began.")
       .def("compress", &compress, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
            "Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`.")
-      .def("step", &step, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
+      .def("step", &step<Matrix>, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
            "The optimizer on S and its delta onto the weight. `rates`: hyperparameters by name, gradient scale, "
            "step.")
       .def(
@@ -145,6 +163,54 @@ void bind_matrix(nb::module_& module) {
             self.bias() = {std::get<0>(bias), std::get<1>(bias), std::get<2>(bias)};
           },
           "What the estimate is made of.");
+}
+
+void bind_published(nb::module_& module) {
+  nb::class_<PublishedMatrix>(module, "PublishedMatrix", "A weight that trains in a subspace as published.")
+      .def(
+          "__init__",
+          [](PublishedMatrix* self, std::size_t rows, std::size_t columns, std::size_t rank, std::size_t nonzeros,
+             double threshold, double penalty, std::uint64_t seed, std::uint64_t number) {
+            new (self) PublishedMatrix({.shape = {.rows = rows, .columns = columns, .rank = rank, .nonzeros = nonzeros},
+                                        .threshold = threshold,
+                                        .seed = seed,
+                                        .number = number,
+                                        .descent = {.penalty = penalty}});
+          },
+          "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "threshold"_a, "penalty"_a, "seed"_a, "number"_a,
+          "`rank` 0: half of the smaller side.")
+      .def_prop_ro("rank", &PublishedMatrix::rank)
+      .def_prop_ro("fits", &PublishedMatrix::refits, "Times that projectors were learned.")
+      .def(
+          "refit",
+          [](PublishedMatrix& self, const Given& gradient) {
+            const nb::gil_scoped_release release;
+            self.refit({gradient.data(), gradient.size()});
+          },
+          "gradient"_a, "Learns the first projectors from a gradient, flat, and later ones where too much is missed.")
+      .def_prop_ro("refitted", &PublishedMatrix::refitted, "Whether a later pair waits for its step.")
+      .def_prop_ro("error", &PublishedMatrix::missed, "What was missed of the gradient that was last looked at.")
+      .def("compress", &compress_scattered, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a)
+      .def("step", &step<PublishedMatrix>, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a)
+      .def(
+          "values",
+          [](const PublishedMatrix& self, unsigned side) {
+            return copied((side == 0 ? self.pair().p : self.pair().q).pack());
+          },
+          "side"_a, "Values, and then their columns as numbers: [rows, nonzeros] each.")
+      .def(
+          "moment", [](PublishedMatrix& self, std::size_t which) { return copied(self.moment(which)); }, "which"_a)
+      .def(
+          "restore",
+          [](PublishedMatrix& self, const Given& p, const Given& q, std::uint64_t refits, double missed,
+             const Given& first, const Given& second) {
+            auto moments = std::pair(self.moment(0), self.moment(1));
+            fill(moments.first, first, "exp_avg"), fill(moments.second, second, "exp_avg_sq");
+            self.restore({p.data(), p.size()}, {q.data(), q.size()}, refits, missed);
+            self.moment(0) = std::move(moments.first), self.moment(1) = std::move(moments.second);
+          },
+          "p"_a, "q"_a, "fits"_a, "error"_a, "exp_avg"_a, "exp_avg_sq"_a,
+          "What values(), fits, error and moment() gave.");
 }
 
 void bind_projections(nb::module_& module) {
@@ -186,6 +252,7 @@ void bind_projections(nb::module_& module) {
 
 void bind_reduction(nb::module_& module) {
   bind_matrix(module);
+  bind_published(module);
   bind_projections(module);
   module.def(
       "subspace_rank",

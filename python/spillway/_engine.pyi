@@ -1202,6 +1202,47 @@ class SubspaceMatrix:
         """Running estimate of |P P' G Q Q' - G| / |G|; 0 before the first sample."""
     bias: tuple[float, float, int]  # what the estimate is made of
 
+class PublishedMatrix:
+    """A weight [rows, columns] that trains in a subspace as published (arXiv 2406.10181): projectors with values at
+    random places, learned by descent; moments [rank, rank] that transfer matrices carry over."""
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        rank: int,
+        nonzeros: int,
+        threshold: float,
+        penalty: float,
+        seed: int,
+        number: int,
+    ) -> None:
+        """`rank` 0: half of the smaller side. `threshold`: alpha. `penalty`: beta. `number`: the weight's own in the
+        run."""
+    @property
+    def rank(self) -> int: ...
+    @property
+    def fits(self) -> int:
+        """Times that projectors were learned."""
+    def refit(self, gradient: Any) -> None:
+        """Learns the first projectors from a gradient, flat, for the next S; later ones if it is missed by more than
+        `threshold`, for the steps after the next."""
+    @property
+    def refitted(self) -> bool:
+        """Whether later projectors wait for their step."""
+    @property
+    def error(self) -> float:
+        """|P P' G Q Q' - G| / |G| of the gradient that refit() had last, by the projectors that it left; 0 before."""
+    def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None: ...
+    def step(
+        self, weight: int, rest: int, dtype: str, gradient: Any, optimizer: str, rates: tuple[Any, ...]
+    ) -> None: ...
+    def values(self, side: int) -> Any:
+        """A projector's values, and then their columns as numbers: [rows, nonzeros] each."""
+    def moment(self, which: int) -> Any: ...
+    def restore(self, p: Any, q: Any, fits: int, error: float, exp_avg: Any, exp_avg_sq: Any) -> None:
+        """What values(), fits, error and moment() gave."""
+
 def draw_signs(seed: int, matrix: int, step: int, n: int) -> Any:
     """1 or -1, n times, fp32."""
 

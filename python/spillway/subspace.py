@@ -19,6 +19,10 @@ running estimate of what its projectors miss is compared with `threshold`; beyon
 ones, and the moments are carried over. With `rotate_every` each weight gets new ones every so many steps whatever
 they miss, the weights in turn, and its moments begin anew: in time every direction is trained. What is refitted from a
 step's gradient is what the next step's goes through. All of it is a function of the data and the seed.
+
+With `projectors="published"` the method is that of the paper: values at random places of each row, learned by descent.
+Every `check_every` steps the next gradient says what the projectors miss of it. Beyond `threshold` they are learned
+again at other places, and the transfer matrices carry the moments over. Rates are those of the paper.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ class Held:
     number: int
     weight: torch.Tensor
     inside: nn.Parameter  # [d, d], always 0: its gradient is S
-    matrix: Any  # _engine.SubspaceMatrix
+    matrix: _engine.SubspaceMatrix | _engine.PublishedMatrix
     remainder: torch.Tensor | None  # of a bf16 weight: the low 16 bits of its master
     seed: int
     step: int = 0
@@ -93,16 +97,21 @@ class Held:
             "exp_avg": torch.from_numpy(self.matrix.moment(0)),
             "exp_avg_sq": torch.from_numpy(self.matrix.moment(1)),
             "fits": self.matrix.fits,
-            "begun": self.matrix.begun,
             "refit": self.refit or self.matrix.refitted,
-            "bias": list(self.matrix.bias),
         }
+        if isinstance(self.matrix, _engine.SubspaceMatrix):
+            out |= {"begun": self.matrix.begun, "bias": list(self.matrix.bias)}
+        else:
+            out["error"] = self.matrix.error
         return out if self.remainder is None else out | {"residual": self.remainder.clone()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        arrays = [flat(state[name]) for name in ("p", "q", "exp_avg", "exp_avg_sq")]
-        self.matrix.restore(*arrays[:2], state["fits"], *arrays[2:])
-        self.matrix.bias, self.matrix.begun = tuple(state["bias"]), int(state["begun"])
+        p, q, first, second = (flat(state[name]) for name in ("p", "q", "exp_avg", "exp_avg_sq"))
+        if isinstance(self.matrix, _engine.SubspaceMatrix):
+            self.matrix.restore(p, q, state["fits"], first, second)
+            self.matrix.bias, self.matrix.begun = tuple(state["bias"]), int(state["begun"])
+        else:
+            self.matrix.restore(p, q, state["fits"], state["error"], first, second)
         self.step, self.refit = int(state["step"]), bool(state["refit"])
         if self.remainder is not None:
             self.remainder.copy_(state["residual"])
@@ -121,14 +130,19 @@ class Held:
         if self.refit:
             gradient = (dy.T.float() @ x.float()).flatten()
             if gradient.isfinite().all():  # what is not is refused by the step that it belongs to
-                self.matrix.refit(gradient.numpy(), self.anew)
+                anew = (self.anew,) if isinstance(self.matrix, _engine.SubspaceMatrix) else ()
+                self.matrix.refit(gradient.numpy(), *anew)
                 self.refit = False
         if self.matrix.fits == 0:
             return torch.full((self.matrix.rank, self.matrix.rank), torch.nan)
+        if isinstance(self.matrix, _engine.SubspaceMatrix):
+            self.add_probe(x, dy)
+        return (self.compressed(0, dy) @ self.compressed(1, x).T).float()
+
+    def add_probe(self, x: torch.Tensor, dy: torch.Tensor) -> None:
         signs = _engine.draw_signs(self.seed, self.number, self.step, x.shape[1])
         seen = dy.T @ (x @ torch.from_numpy(signs).to(x.dtype))
         self.probe = seen.float() if self.probe is None else self.probe + seen
-        return (self.compressed(0, dy) @ self.compressed(1, x).T).float()
 
 
 class InSubspace(torch.autograd.Function):
@@ -161,7 +175,8 @@ class AdamW(torch.optim.Optimizer):
 
     `modules`: a regular expression (`re.search`) of the names of layers, every nn.Linear by default; a layer whose
     smaller side has no room for the rank, or whose weight another module shares, is refused by name. `rank`: d, half
-    of each weight's smaller side by default. `nonzeros`: r, values in each row of a projector.
+    of each weight's smaller side by default. `nonzeros`: r, values in each row of a projector. `projectors`: `fitted`,
+    or `published`; then `threshold` is the paper's alpha, and `penalty` its beta.
     """
 
     def __init__(
@@ -179,7 +194,17 @@ class AdamW(torch.optim.Optimizer):
         threshold: float = 0.9,
         rotate_every: int = 0,
         seed: int = 0,
+        projectors: str = "fitted",
+        penalty: float = 0.0,
     ) -> None:
+        if projectors not in ("fitted", "published"):
+            raise InputError(f"projectors is {projectors!r}; it may be 'fitted' or 'published'")
+        if projectors == "published" and rotate_every > 0:
+            raise InputError(
+                "rotate_every: published projectors are learned again only beyond the threshold; leave it out"
+            )
+        if penalty != 0 and (projectors != "published" or not penalty > 0):
+            raise InputError(f"penalty {penalty}: it is for projectors='published', and must be at least 0")
         if rank < 0 or nonzeros < 1 or check_every < 1 or not threshold > 0 or rotate_every < 0:
             raise InputError(
                 f"rank {rank}, nonzeros {nonzeros}, check_every {check_every}, threshold {threshold}, rotate_every "
@@ -191,7 +216,8 @@ class AdamW(torch.optim.Optimizer):
         self.check_every, self.threshold, self.rotate_every = check_every, threshold, rotate_every
         layers = chosen(model, modules)
         self._held: dict[torch.Tensor, Held] = {}
-        made = [held_of(name, i, layer, rank, nonzeros, seed) for i, (name, layer) in enumerate(layers)]
+        published = (threshold, penalty) if projectors == "published" else None
+        made = [held_of(name, i, layer, rank, nonzeros, seed, published) for i, (name, layer) in enumerate(layers)]
         for (_, layer), held in zip(layers, made, strict=True):  # nothing is changed before all are right
             held.anew = rotate_every > 0
             redirect(layer, held)
@@ -203,7 +229,8 @@ class AdamW(torch.optim.Optimizer):
         yield from (held.inside for held in self._held.values())
 
     def errors(self) -> dict[str, float]:
-        """By weight: the running estimate of |P P' G Q Q' - G| / |G|; 0 before the first step after a fit."""
+        """By weight: the running estimate of |P P' G Q Q' - G| / |G|; 0 before the first step after a fit. Of published
+        projectors it is that of the last gradient that was checked."""
         return {held.name: held.matrix.error for held in self._held.values()}
 
     def masters(self) -> dict[str, torch.Tensor]:
@@ -235,7 +262,7 @@ class AdamW(torch.optim.Optimizer):
         if not s.isfinite().all():
             raise InputError(f"the gradient of {held.name} is not finite: skip such a step, or lower the learning rate")
         probe, held.probe = held.probe, None
-        if probe is not None:
+        if probe is not None and isinstance(held.matrix, _engine.SubspaceMatrix):
             held.matrix.add_sample(held.captured, float(probe.square().sum()))
         held.begin()
         held.step += 1
@@ -244,8 +271,10 @@ class AdamW(torch.optim.Optimizer):
         with translated():
             held.matrix.step(held.weight.data_ptr(), remainder, TYPES[held.weight.dtype], flat(s), "adamw", rates)
         held.end()
-        due = held.step % self.check_every == 0 and held.matrix.error > self.threshold
-        if due or _engine.subspace_rotates(self.rotate_every, held.step, held.number):
+        looks = isinstance(held.matrix, _engine.PublishedMatrix) or held.matrix.error > self.threshold
+        if (held.step % self.check_every == 0 and looks) or _engine.subspace_rotates(
+            self.rotate_every, held.step, held.number
+        ):
             held.refit = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,7 +293,7 @@ class AdamW(torch.optim.Optimizer):
             for name, there in held.state().items():
                 given = state.get(name)
                 if given is None or (isinstance(there, torch.Tensor) and given.numel() != there.numel()):
-                    raise InputError(f"{name} of {held.name} is not of this model, rank and nonzeros")
+                    raise InputError(f"{name} of {held.name} is not of this model, rank and nonzeros, or projectors")
         super().load_state_dict({**state_dict, "state": {}})
         for held, state in zip(all_held, states.values(), strict=True):
             with translated():
@@ -296,14 +325,28 @@ def chosen(model: nn.Module, modules: str) -> list[tuple[str, nn.Linear]]:
     return out
 
 
-def held_of(name: str, number: int, layer: nn.Linear, rank: int, nonzeros: int, seed: int) -> Held:
+def held_of(
+    name: str,
+    number: int,
+    layer: nn.Linear,
+    rank: int,
+    nonzeros: int,
+    seed: int,
+    published: tuple[float, float] | None = None,
+) -> Held:
+    """`published`: alpha and beta of published projectors."""
     weight = layer.weight.detach()
     if weight.device.type != "cpu" or weight.dtype not in TYPES:
         raise InputError(f"{name}: a weight of {weight.dtype} on {weight.device}; fp32 and bf16 on cpu are taken")
     with translated():
         try:
             rows, columns = weight.shape
-            matrix = _engine.SubspaceMatrix(rows, columns, rank, nonzeros)
+            shape = (rows, columns, rank, nonzeros)
+            matrix: _engine.SubspaceMatrix | _engine.PublishedMatrix
+            if published is None:
+                matrix = _engine.SubspaceMatrix(*shape)
+            else:
+                matrix = _engine.PublishedMatrix(*shape, *published, seed, number)
         except ValueError as error:
             raise InputError(f"{name}: {error}") from error
     inside = nn.Parameter(torch.zeros(matrix.rank, matrix.rank))

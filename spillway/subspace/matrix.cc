@@ -21,8 +21,9 @@ bool is_decoupled(kernels::Optimizer kernel) {
   });
 }
 
-/// One minus what decays, of optimizers whose decay does not pass through the gradient.
-float kept_of(const kernels::UpdateStep& update) {
+}  // namespace
+
+float keep_of(const kernels::UpdateStep& update) {
   if (update.weight_decay == 0) return 1;
   if (is_decoupled(update.optimizer)) return static_cast<float>(1 - update.learning_rate * update.weight_decay);
   throw Error(
@@ -30,8 +31,6 @@ float kept_of(const kernels::UpdateStep& update) {
       text("weight_decay ", update.weight_decay,
            " in a subspace: the optimizer adds it to the gradient, which is not there; use adamw or lion, or 0"));
 }
-
-}  // namespace
 
 std::size_t rank_of(const MatrixOptions& options) {
   const auto smaller = std::min(options.rows, options.columns);
@@ -98,7 +97,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
     throw Error(ErrorCode::bad_input, text("a step of ", s.size(), " elements onto ", weight.n, "; the subspace has ",
                                            d * d, ", the weight ", m * n));
   }
-  const float kept = kept_of(update);
+  const float keep = keep_of(update);
   auto inside = update;
   inside.weight_decay = 0;
   inside.step -= begun_;
@@ -113,7 +112,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
                    .n = d * d,
                    .index = weight.index},
                   inside);
-  kernels::apply(weights, {projectors_.p.view(), projectors_.q.view(), delta_.data()}, kept, weight, 0, work_.data());
+  kernels::apply(weights, {projectors_.p.view(), projectors_.q.view(), delta_.data()}, keep, weight, 0, work_.data());
   if (next_) adopt(update.step);
 }
 

@@ -30,6 +30,9 @@ struct MatrixOptions {
   std::size_t nonzeros = 4;           ///< r
 };
 
+/// Share of a weight that an update's decay leaves, of optimizers whose decay does not pass through the gradient.
+/// Throws Error(bad_input) where another optimizer decays.
+[[nodiscard]] float keep_of(const kernels::UpdateStep& update);
 /// The rank that the options mean. Throws Error(bad_input) as Projector does, and when it would be 0.
 [[nodiscard]] std::size_t rank_of(const MatrixOptions& options);
 

@@ -32,7 +32,7 @@ PASSES = [
         "tokens for which MLPs, experts, norms and the head's logits are computed at once, forward and backward. "
         "Fewer take less memory. `auto`: twice the hidden size, at least 1024; on a GPU eight times, at least 32768. "
         "`all`: a whole micro-batch. A micro-batch that fits in one tile gives the bits of `all`. Gradients of "
-        "several tiles are summed like those of micro-batches. Layers run whole for several `virtual_ranks` and for "
-        "`method: lsp`. A resume keeps the value",
+        "several tiles are summed like those of micro-batches. Layers run whole for several `virtual_ranks`. A "
+        "resume keeps the value",
     ),
 ]

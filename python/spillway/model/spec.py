@@ -157,13 +157,10 @@ def verified(spec: ModelSpec) -> Verified:
 
 
 def tiles_of(spec: ModelSpec, found: TokenTiles) -> TokenTiles:
-    """The tiles of a run's layers and head. Reduced gradients and their estimates are of whole micro-batches, and so
-    are the sums of virtual ranks."""
+    """The tiles of a run's layers and head. The sums of virtual ranks are of whole micro-batches."""
     config = spec.config
     on_gpu = config.device.startswith("cuda")
     head_tokens = TOKENS_ON_GPU if on_gpu else None
-    if spec.meta_model.spaces:
-        return replace(ALL_AT_ONCE, why=factors.WHOLE, head_tokens=head_tokens)
     if config.virtual_ranks > 1:
         why = "virtual_ranks: a rank's gradients are summed by whole micro-batches"
         return replace(ALL_AT_ONCE, why=why, head_tokens=head_tokens)

@@ -6,6 +6,9 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from needs import package
 from real_runs import here, metrics
 from small_configs import small_config
+from spillway.config import resolve
 from spillway.model.batches.batch import WorkShape
 from spillway.model.batches.microbatch import IGNORED, Work, arrange
 from spillway.model.layers import token_tiles
@@ -31,6 +35,7 @@ from spillway.model.measure.quick_dry_run import Taken
 from spillway.model.measure.trace import trace_step
 from spillway.model.meta.building import build
 from spillway.model.meta.describe import WorkSize, describe
+from spillway.model.meta.factors import choose
 from spillway.model.stream.plain_engine import PlainEngine
 from spillway.model.stream.saved_profile import keep_all
 from spillway.model.stream.stream import Stream
@@ -254,6 +259,110 @@ def test_what_was_changed_in_place_is_not_made_again(changed: bool) -> None:
     torch.testing.assert_close(torch.autograd.grad(loss, factor)[0], out.sum(0))
 
 
+# ---- subspaces
+
+
+class Projecting(PlainEngine):
+    """Notes of which part each gradient was, of which tensors whole ones are taken, and whether these are zero."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self.parts: dict[int, list[int]] = defaultdict(list)
+        self.taken: dict[int, bool] = {}
+        super().__init__(*given, **more)
+
+    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        super().gradient(tensor, values, micro_batch)
+        self.parts[tensor].append(micro_batch)
+
+    def whole_gradient(self, tensor: int, gradient: torch.Tensor) -> None:
+        super().whole_gradient(tensor, gradient)
+        assert tensor not in self.taken
+        self.taken[tensor] = bool(gradient.any())
+
+
+@contextmanager
+def projecting(
+    kind: str, tiles: TokenTiles, unneeded: frozenset[str], saved: bool = False, dtype: str = "fp32", **more: Any
+) -> Iterator[tuple[Projecting, Stream]]:
+    config = tiny_config(kind, **more)
+    weights = dict(tiny_model(copy.deepcopy(config)).named_parameters())
+    meta_model = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
+    choose(meta_model, resolve({}, {"method": "lsp", "lsp_rank": 8}))
+    engine = Projecting(describe(meta_model, WorkSize(2, work_of().tokens), dtype), chunk_elements=1024)
+    for number, tensor in enumerate(engine.tensors):
+        engine.weight(number).copy_(weights[tensor.name].detach())
+    choice = keep_all(meta_model) if saved else RECOMPUTE_ALL
+    stream = Stream(meta_model, engine, 3, unneeded, saved=choice, tiles=tiles)
+    yield engine, stream
+    stream.close()
+
+
+@pytest.mark.parametrize(("kind", "more"), [KINDS[0], KINDS[2], KINDS[4]], ids=["llama", "olmo2", "gpt2"])
+def test_gradients_of_subspaces_add_up_over_tiles(kind: str, more: dict[str, Any]) -> None:
+    """Through the projectors that a step of whole micro-batches has refitted."""
+    tiles, unneeded = verified(kind, *more.items())
+    whole = replace(tiles, tokens=1000)
+    with projecting(kind, whole, unneeded, **more) as (engine, stream):
+        steps = []
+        for each in (whole, whole, tiles):
+            stream.tiles = each
+            engine.parts.clear()
+            stream.step(work_of(), {}, 0)
+            steps.append(engine.gradients)
+        inside = [number for number, tensor in enumerate(engine.tensors) if tensor.rank]
+        mlp = [number for number in inside if ".mlp." in engine.tensors[number].name]
+        assert set(engine.taken) == set(inside) and mlp
+        assert not torch.equal(steps[1][mlp[0]], steps[2][mlp[0]])
+        for number, gradient in steps[1].items():
+            assert float((steps[2][number] - gradient).abs().max()) <= 1e-6 * float(gradient.abs().max() + 1)
+
+
+def test_gradients_of_subspaces_in_tiles_are_parts_of_a_step() -> None:
+    with projecting("llama", IN_TILES, UNNEEDED) as (engine, stream):
+        stream.step(work_of(), {}, 0)
+        inside = [(number, tensor) for number, tensor in enumerate(engine.tensors) if tensor.rank]
+        for number, tensor in inside:
+            assert engine.parts[number] == ([4, 6] if "self_attn" in tensor.name else list(range(7))), tensor.name
+        assert inside
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_what_is_kept_moves_no_bit_of_subspaces_in_tiles(dtype: str) -> None:
+    steps = []
+    for saved in (False, True):
+        with projecting("llama", IN_TILES, UNNEEDED, saved, dtype) as (engine, stream):
+            steps.append((stream.step(work_of(), {}, 0).loss_sum, engine))
+    assert steps[0][0] == steps[1][0]
+    assert_same_bits(steps[0][1], steps[1][1])
+
+
+def test_no_projector_is_refitted_from_a_tile_without_a_gradient() -> None:
+    """The last layer's MLP has none in the first tiles, where no token has a label."""
+    ids = random_ids(1, 16, 4)
+    labels = torch.full_like(ids, IGNORED)
+    labels[0, 12:] = ids[0, 12:]
+    with projecting("llama", IN_TILES, UNNEEDED) as (engine, stream):
+        stream.step(arrange([batch(ids, labels)]), {}, 0)
+        assert engine.taken and all(engine.taken.values())
+        assert all(bool(engine.gradients[number].any()) for number in engine.taken)
+
+
+def test_the_working_set_of_subspaces_follows_the_tile() -> None:
+    tokens, inner = 2048, 512
+    config = tiny_config("llama", num_hidden_layers=1, max_position_embeddings=tokens, intermediate_size=inner)
+
+    def most(tiles: TokenTiles) -> int:
+        meta_model = build(copy.deepcopy(config), torch.float32)
+        choose(meta_model, resolve({}, {"method": "lsp"}))
+        return trace_step(meta_model, "fp32", WorkShape(1, 1, tokens, 0, 0), UNNEEDED, "nobody asks", tiles).whole.bytes
+
+    whole, tiled, smaller = (
+        most(TokenTiles(tile, LLAMA, frozenset({"mlp"})) if tile else ALL_AT_ONCE) for tile in (None, 512, 128)
+    )
+    assert tiled + tokens * inner * 4 <= whole
+    assert smaller + (512 - 128) * inner * 4 <= tiled
+
+
 # ---- which modules these are
 
 
@@ -369,12 +478,13 @@ def plan_of(out: Path) -> dict[str, Any]:
 
 
 LORA = ["--method", "lora", "--lora_r", "4"]
-WAYS = {"fp32": ["--compute_dtype", "fp32"], "bf16": ["--compute_dtype", "bf16"], "lora": LORA,
+LSP = ["--method", "lsp", "--lsp_rank", "8", "--lsp_rotate_every", "2"]
+WAYS = {"fp32": ["--compute_dtype", "fp32"], "bf16": ["--compute_dtype", "bf16"], "lora": LORA, "lsp": LSP,
         "packed": ["--packing", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1"],
         "dropout": [*LORA, "--lora_dropout", "0.2"], "4bit": [*LORA, "--load_in_4bit"]}  # fmt: skip
 
 
-@pytest.mark.parametrize("way", some(WAYS, set(WAYS) - {"lora"}))
+@pytest.mark.parametrize("way", some(WAYS, set(WAYS) - {"lora", "dropout"}))
 def test_runs_in_tiles_have_the_same_bits_wherever_bytes_lie(given: Path, tmp_path: Path, way: str) -> None:
     if "lora" in WAYS[way]:
         package("peft", "LoRA is PEFT's")
@@ -392,10 +502,9 @@ def test_runs_in_tiles_have_the_same_bits_wherever_bytes_lie(given: Path, tmp_pa
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-6 if way == "fp32" else 1e-2)
 
 
-def test_subspaces_are_of_whole_micro_batches(given: Path, tmp_path: Path) -> None:
-    lsp = ["--method", "lsp", "--lsp_rank", "8"]
-    whole, tiled = (run(given, tmp_path / tile, *lsp, "--token_tile", tile) for tile in ("all", "24"))
-    assert whole == tiled and "token_tile" not in plan_of(tmp_path / "24")
+def test_subspaces_in_one_tile_have_the_bits_of_none(given: Path, tmp_path: Path) -> None:
+    whole, one = (run(given, tmp_path / tile, *LSP, "--token_tile", tile) for tile in ("all", "4096"))
+    assert whole == one and "token_tile" not in plan_of(tmp_path / "4096")
 
 
 def test_a_resume_keeps_the_tile(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

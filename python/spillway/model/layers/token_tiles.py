@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 LEAST = 1024  # tokens of a tile of `auto`: products stay large
 LEAST_ON_GPU = 2**15  # a second tile repeats launches, adds fp32 sums, and recomputes the MLP of kept layers
 DRAWS = ("drop", "jitter")  # in names of settings by which a module draws random numbers
+
+
+Redirect = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+def plain(_: nn.Module) -> AbstractContextManager[None]:
+    """A Redirect that changes nothing."""
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,12 @@ class Parts:
         """True if gradients are of the last part of a virtual rank: with one rank, of the step."""
         return self._ends_rank and self.now == self._end - 1
 
+    @property
+    def must_refit(self) -> bool:
+        """True if projectors are refitted even from a gradient that is zero. That of the last layer is zero in a tile
+        without labels, and says nothing of a matrix; a later tile has another."""
+        return self.count == 1 or self.last
+
     @contextmanager
     def tile(self, number: int, of: int) -> Iterator[None]:
         """Inside, gradients are of one of `of` tiles of the open micro-batch, which come in order; the last of them is
@@ -156,11 +170,14 @@ class Tile:
         idle: bool = False,
         left_out: Sequence[nn.Module] = (),
         sums: StageSums | None = None,
+        redirect: Redirect = plain,
     ) -> None:
         """`idle`: no gradient depends on its output, which is as large as its input. `left_out`: linear layers in it
-        whose product backward does not make again. `sums`: products add weight gradients to these."""
+        whose product backward does not make again. `sums`: products add weight gradients to these. `redirect`: a
+        module's passes within give reduced gradients."""
         self.module = module
         self._parts, self._idle, self._left_out, self._sums = parts, idle, left_out, sums
+        self._redirect = redirect
         self._forward: Callable[..., Any] = module.forward
         self._beside: int | None = None  # how much it returns after the hidden state; None: it has not run
         self._quick = all(weight.dim() < 2 for weight in module.parameters())  # no products: a norm
@@ -204,7 +221,8 @@ class Tile:
         dx = torch.empty(tokens.shape, dtype=tokens.dtype, device=tokens.device)
         for number, (first, after) in enumerate(bounds(len(tokens), self._parts.count)):
             leaf = tokens[first:after].detach().requires_grad_()
-            with torch.enable_grad(), replace_linears(self._left_out, sums=self._sums):
+            linears = replace_linears(self._left_out, sums=self._sums)
+            with torch.enable_grad(), linears, self._redirect(self.module):
                 output = self._called(call, leaf, leading)
             with self._parts.tile(number, self._parts.count):
                 torch.autograd.backward(output, dy[first:after])
@@ -329,10 +347,11 @@ def tiles_in(
     left_out: Sequence[nn.Module],
     alone: bool,
     sums: StageSums | None = None,
+    redirect: Redirect = plain,
 ) -> list[Tile]:
-    """The tiles of a layer. `left_out` and `sums` are as `Tile` has them, for the whole layer; `alone`: nothing looks
-    at its output but the next layer. Modules that draw random numbers run whole, and those with weights that others
-    use, too, or that are reduced."""
+    """The tiles of a layer. `left_out`, `sums` and `redirect` are as `Tile` has them, for the whole layer; `alone`:
+    nothing looks at its output but the next layer. Modules that draw random numbers run whole, and those with weights
+    that others use, too."""
     tiles, tiled = parts.tiles, []
     modules = dict(layer.named_modules())
     for name in sorted(tiles.modules & modules.keys() if tiles.tokens is not None else ()):
@@ -341,7 +360,7 @@ def tiles_in(
             continue
         inside = {id(inner) for inner in module.modules()}
         mine = [linear for linear in left_out if id(linear) in inside]
-        tiled.append(Tile(module, parts, alone and name in tiles.idle, mine, sums))
+        tiled.append(Tile(module, parts, alone and name in tiles.idle, mine, sums, redirect))
     return tiled
 
 
@@ -355,10 +374,8 @@ def norm_in_tiles(meta_model: MetaModel, parts: Parts) -> Tile | None:
 
 
 def runs_whole(meta_model: MetaModel, module: nn.Module) -> bool:
-    """True if the module draws random numbers, or has weights that others use, too, or that are reduced."""
-    weights = list(module.parameters())
-    shared = any(len(meta_model.places[id(p)]) > 1 or id(p) in meta_model.spaces for p in weights)
-    return shared or draws(module)
+    """True if the module draws random numbers, or has weights that others use, too."""
+    return any(len(meta_model.places[id(p)]) > 1 for p in module.parameters()) or draws(module)
 
 
 def draws(module: nn.Module) -> bool:

@@ -1,8 +1,9 @@
 """Which matrices of a model are trained in subspaces, and how a layer's backward pass gives S for their gradient.
 
 A linear layer y = x W' trained so never forms dY' x: its input and its output's gradient go through the engine's
-projectors, and of each micro-batch the engine gets S = (dY P)' (x Q). The products are PyTorch's; what they are made
-with, and when projectors are refitted, is the engine's. GPT-2's Conv1D is y = x W: there x and dY change places.
+projectors, and of each micro-batch, or of each tile of one, the engine gets S = (dY P)' (x Q). The products are
+PyTorch's; what they are made with, and when projectors are refitted, is the engine's. GPT-2's Conv1D is y = x W: there
+x and dY change places.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from spillway.model.meta.meta_model import MetaModel, Space, pattern
 if TYPE_CHECKING:
     from spillway.config import Config
 
-WHOLE = "method: lsp projects the gradient of a whole micro-batch"
 SHOWN = 4  # names in a message
 
 
@@ -143,20 +143,33 @@ def redirected(inners: Sequence[Inner], computed: bool = False) -> Iterator[None
             del it.linear.forward
 
 
+def within(inners: Sequence[Inner]) -> Callable[[nn.Module], AbstractContextManager[None]]:
+    """`redirected` for those of the layers that are inside a module."""
+
+    def redirect(module: nn.Module) -> AbstractContextManager[None]:
+        inside = {id(inner) for inner in module.modules()} if inners else set()
+        return redirected([it for it in inners if id(it.linear) in inside])
+
+    return redirect
+
+
 def project(
-    engine: Any, tensor: int, micro_batch: int, space: Space, x: torch.Tensor, dy: torch.Tensor
+    engine: Any, tensor: int, part: int, space: Space, x: torch.Tensor, dy: torch.Tensor, must_refit: bool = True
 ) -> torch.Tensor:
-    """S [d, d] of one micro-batch, of the compute type: x [tokens, columns], dy [tokens, rows]."""
+    """S [d, d] of one part of a step, a micro-batch or a tile of one, of the compute type: x [tokens, columns], dy
+    [tokens, rows]. `must_refit`: projectors are refitted from this part even if its gradient is zero."""
     x, dy = x.detach().contiguous(), dy.contiguous()  # one that may need a gradient is not exported by DLPack
-    if engine.wants_whole_gradient(tensor, micro_batch):
-        engine.whole_gradient(tensor, (dy.T.float() @ x.float()).view(-1))
+    if engine.wants_whole_gradient(tensor, part):
+        gradient = (dy.T.float() @ x.float()).view(-1)
+        if must_refit or bool(gradient.any()):
+            engine.whole_gradient(tensor, gradient)
     inner, outer = (tokens.new_empty(space.rank, len(tokens)) for tokens in (x, dy))
     engine.compress(tensor, 0, dy, outer)
     engine.compress(tensor, 1, x, inner)
     signs = torch.empty(x.shape[1])
     engine.signs(tensor, signs)
     there = signs.to(x.device, non_blocking=True).to(x.dtype)  # a copy that waits would wait for all of the pass
-    engine.sample(tensor, (dy.T @ (x @ there)).float(), micro_batch)
+    engine.sample(tensor, (dy.T @ (x @ there)).float(), part)
     return outer @ inner.T
 
 

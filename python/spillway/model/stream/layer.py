@@ -26,7 +26,7 @@ from spillway.model.layers.saved import Packing, Root, SavedPass
 from spillway.model.layers.token_tiles import Parts, Remaking, norm_in_tiles, tiles_in
 from spillway.model.layers.weight_sums import StageSums, WeightSums
 from spillway.model.meta.after_layers import head_input
-from spillway.model.meta.factors import Inner, redirected
+from spillway.model.meta.factors import Inner, redirected, within
 from spillway.model.meta.layer_arguments import record
 from spillway.model.meta.meta_model import MetaModel, Places, StagePlan
 from spillway.model.source.model_code import replaced_forwards
@@ -105,7 +105,8 @@ class Stage:
         if kernels is not None and plan.tail and meta_model.norm is not None:
             self._fused_norm = find_fusions(meta_model.norm).forwards(kernels)
         with replaced_forwards(self._fused | self._fused_norm):
-            self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, self._unneeded, alone, self._sums)
+            passes = (self._unneeded, alone, self._sums, within(self._inners))
+            self._tiles = [] if layer is None else tiles_in(meta_model, layer, parts, *passes)
             self._norm = norm_in_tiles(meta_model, parts) if plan.tail else None
         in_pieces = [slot for slot in slots if id(slot.meta) in meta_model.pieces]
         self._pieces: dict[int, Place] = {}

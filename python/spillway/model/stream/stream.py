@@ -360,7 +360,7 @@ class Stream:
             self._give(tensor, gradient)
 
     def _project(self, tensor: int, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-        return project(self._engine, tensor, self._parts.now, self._spaces[tensor], x, dy)
+        return project(self._engine, tensor, self._parts.now, self._spaces[tensor], x, dy, self._parts.must_refit)
 
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._digests.add_gradient(tensor, self._parts.now, gradient)
