@@ -288,6 +288,7 @@ check-includes: $(VENV)/stamp-dependencies
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/check_names.py
+	$(BIN)/python scripts/check_dimensions.py
 	$(BIN)/python scripts/check_kinds.py
 	$(BIN)/python scripts/check_sizes.py
 
