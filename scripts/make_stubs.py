@@ -22,7 +22,6 @@ from nanobind.stubgen import StubGen
 
 MODULE = "spillway._engine"
 FILE = Path(__file__).resolve().parent.parent / "python/spillway/_engine.pyi"
-BY_PYTHON = {"__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__eq__", "__repr__", "__hash__"}
 ARRAYS = {"Annotated", "NDArray", "object"}  # types of arrays, and of tensors, which nanobind knows as objects
 IMPORTED = {
     "collections.abc": {"Callable", "Iterator", "Mapping", "Sequence", "Set"},
@@ -73,8 +72,8 @@ def is_setter(function: ast.FunctionDef) -> bool:
 
 def is_kept(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.FunctionDef):
-        return statement.name not in BY_PYTHON and not is_setter(statement)
-    return not (isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") in BY_PYTHON)
+        return (statement.name == "__init__" or not statement.name.startswith("_")) and not is_setter(statement)
+    return not (isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "").startswith("_"))
 
 
 def shorten(statement: ast.stmt, setters: set[str]) -> ast.stmt:
@@ -157,7 +156,7 @@ def fill(doc: str, scope: str) -> str:
 
 def make_stub(present: str) -> str:
     """The stub, with the words of the present one."""
-    made = StubGen(importlib.import_module(MODULE), quiet=True)
+    made = StubGen(importlib.import_module(MODULE), quiet=True, include_private=True)  # `class_` counts as private
     made.put(made.module)
     tree = ast.fix_missing_locations(Shortened().visit(ast.parse(made.get())))
     tree.body = tree.body[1:]  # its docstring

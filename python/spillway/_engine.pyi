@@ -931,6 +931,599 @@ class DescribedMachine:
 def describe_machine(description: Description, request: MachineRequest, profile: Profile) -> DescribedMachine:
     """Settings of an Engine for the machine of a profile. MemoryError: more of a node is asked for than there is."""
 
+class PlannedTier:
+    """A tier, its budget and its planned peak."""
+
+    def __init__(
+        self, *, name: str | None = None, capacity: int | None = None, planned_peak: int | None = None
+    ) -> None: ...
+    name: str  # "dram", "numa:N", "file:N", "device", "path:N"
+    capacity: int
+    planned_peak: int
+
+class PlannedBytes:
+    """Bytes of one class on one tier."""
+
+    def __init__(self, *, class_: str | None = None, tier: str | None = None, bytes: int | None = None) -> None: ...
+    class_: str  # "weight", "state", "grad", "activation", "working set", ...
+    tier: str  # PlannedTier::name
+    bytes: int
+
+class LinkBytes:
+    """Bytes over the link of a device."""
+
+    def __init__(self, *, to_device: int | None = None, from_device: int | None = None) -> None: ...
+    to_device: int
+    from_device: int
+
+class PathBytes:
+    """Bytes of a storage path."""
+
+    def __init__(self, *, read: int | None = None, written: int | None = None) -> None: ...
+    read: int
+    written: int
+
+class NetworkBytes:
+    """Bytes to and from other processes."""
+
+    def __init__(self, *, sent: int | None = None, received: int | None = None) -> None: ...
+    sent: int
+    received: int
+
+class SpillSeconds:
+    """Seconds of a step by which spilling a layer is decided."""
+
+    def __init__(
+        self, *, paths: float | None = None, copy: float | None = None, recompute: float | None = None
+    ) -> None: ...
+    paths: float  # of all paths, both ways
+    copy: float  # of compute
+    recompute: float  # of compute, where the layer recomputes instead
+
+class PlannedActivations:
+    """Activations that autograd saves of layers."""
+
+    def __init__(
+        self,
+        *,
+        layers: int | None = None,
+        keep: int | None = None,
+        blocks: Sequence[int] | None = None,
+        bytes: int | None = None,
+        tier: str | None = None,
+        asked: int | None = None,
+        why: str | None = None,
+        spill: int | None = None,
+        spilled_blocks: Sequence[int] | None = None,
+        spilled_bytes: int | None = None,
+        spill_tier: str | None = None,
+        spill_why: str | None = None,
+        seconds_of_a_layer: SpillSeconds | None = None,
+    ) -> None: ...
+    layers: int  # of the model
+    keep: int  # layers that keep them
+    blocks: list[int]  # of these layers
+    bytes: int  # at most, of all
+    tier: str  # where they lie
+    asked: int | None  # layers that the caller asked to keep; None: the planner chose
+    why: str  # for people
+    spill: int  # layers that spill them
+    spilled_blocks: list[int]  # of these layers
+    spilled_bytes: int  # of all these layers, one way
+    spill_tier: str | None  # where they go; None: no layer spills
+    spill_why: str | None  # for people
+    seconds_of_a_layer: SpillSeconds | None
+
+class PlannedBlocks:
+    """Blocks of layers, and slices of a head, by the work of the device with them."""
+
+    def __init__(
+        self,
+        *,
+        state_and_update: int | None = None,
+        streamed_state_and_update: int | None = None,
+        weight: int | None = None,
+        streamed: int | None = None,
+        durable_bytes_per_step: int | None = None,
+        why: str | None = None,
+    ) -> None: ...
+    state_and_update: int  # device-resident
+    streamed_state_and_update: int  # device-updated
+    weight: int  # a copy of the weights stays there
+    streamed: int  # weights come for every pass
+    durable_bytes_per_step: int
+    why: str  # for people
+
+class PlannedValue:
+    """One value of an axis, and the plan with it."""
+
+    def __init__(
+        self,
+        *,
+        value: str | None = None,
+        fits: bool | None = None,
+        chosen: bool | None = None,
+        predicted_step_seconds: float | None = None,
+        bytes_per_step: int | None = None,
+    ) -> None: ...
+    value: str  # in words
+    fits: bool
+    chosen: bool
+    predicted_step_seconds: float | None  # None: it does not fit
+    bytes_per_step: int | None  # moved; None: it does not fit
+
+class PlannedDecision:
+    """An axis of which values were compared (axes.h)."""
+
+    def __init__(
+        self, *, name: str | None = None, title: str | None = None, compared: Sequence[PlannedValue] | None = None
+    ) -> None: ...
+    name: str
+    title: str  # for people
+    compared: list[PlannedValue]
+
+class RemotePath:
+    """A path whose drive is by another NUMA node."""
+
+    def __init__(self, *, name: str | None = None, node: int | None = None) -> None: ...
+    name: str
+    node: int | None  # of the drive
+
+class RemotePaths:
+    """Paths whose drives are by another NUMA node than the compute device."""
+
+    def __init__(
+        self, *, paths: Sequence[RemotePath] | None = None, seconds: float | None = None, why: str | None = None
+    ) -> None: ...
+    paths: list[RemotePath]
+    seconds: float | None  # of a step; None: unknown
+    why: str  # for people
+
+class DriveLife:
+    """Wear of a drive."""
+
+    def __init__(
+        self,
+        *,
+        rated: int | None = None,
+        assumed: bool | None = None,
+        written_per_day: int | None = None,
+        days: float | None = None,
+    ) -> None: ...
+    rated: int  # that may be written in its life
+    assumed: bool  # nobody said it: a usual drive's
+    written_per_day: int  # of training
+    days: float  # of training until `rated`
+
+class PlannedSaving:
+    """The file system of output_dir."""
+
+    def __init__(
+        self,
+        *,
+        file_system: str | None = None,
+        free: int | None = None,
+        volumes: int | None = None,
+        checkpoint_bytes: int | None = None,
+        weights: int | None = None,
+        checkpoints_at_once: int | None = None,
+        bytes: int | None = None,
+    ) -> None: ...
+    file_system: str
+    free: int
+    volumes: int  # of the paths there
+    checkpoint_bytes: int  # of one
+    weights: int  # of one: files of weights
+    checkpoints_at_once: int
+    bytes: int  # most that saving takes
+
+class FullPlan:
+    """The same plan with every matrix trained in full."""
+
+    def __init__(
+        self,
+        *,
+        predicted_step_seconds: float | None = None,
+        without_products_seconds: float | None = None,
+        path_bytes_per_step: int | None = None,
+        device_bytes_per_step: int | None = None,
+    ) -> None: ...
+    predicted_step_seconds: float
+    without_products_seconds: float  # the same, were the products of whole gradients free
+    path_bytes_per_step: int
+    device_bytes_per_step: int
+
+class PlannedReduction:
+    """Matrices whose gradients are reduced."""
+
+    def __init__(
+        self,
+        *,
+        matrices: int | None = None,
+        elements: int | None = None,
+        gradient_bytes: int | None = None,
+        gradient_bytes_in_full: int | None = None,
+        helps: bool | None = None,
+        in_full: FullPlan | None = None,
+    ) -> None: ...
+    matrices: int
+    elements: int
+    gradient_bytes: int
+    gradient_bytes_in_full: int  # a step
+    helps: bool  # a step is faster than in full
+    in_full: FullPlan | None  # None: it does not fit
+
+class DurabilityCost:
+    """Share of durability in a step."""
+
+    def __init__(self, *, written: int | None = None, seconds: float | None = None) -> None: ...
+    written: int
+    seconds: float
+
+class PlannedUpdates:
+    """Order of updates."""
+
+    def __init__(
+        self,
+        *,
+        asked: str | None = None,
+        schedule: str | None = None,
+        early_chunks: int | None = None,
+        chunks: int | None = None,
+        undo_bytes: int | None = None,
+        seconds_saved: float | None = None,
+        speculative: bool | None = None,
+    ) -> None: ...
+    asked: str  # "auto", "deferred" or "early"
+    schedule: str  # "deferred" or "early"
+    early_chunks: int
+    chunks: int
+    undo_bytes: int
+    seconds_saved: float
+    speculative: bool
+
+class PlannedSeconds:
+    """Seconds of a step by resource."""
+
+    def __init__(
+        self,
+        *,
+        compute: float | None = None,
+        transfer: float | None = None,
+        update: float | None = None,
+        stall: float | None = None,
+        to_device: float | None = None,
+        from_device: float | None = None,
+        device_update: float | None = None,
+        network: float | None = None,
+    ) -> None: ...
+    compute: float
+    transfer: float
+    update: float
+    stall: float
+    to_device: float | None
+    from_device: float | None
+    device_update: float | None  # None: there is no device
+    network: float | None  # None: a world of one
+
+class PlannedLookahead:
+    """Lookahead as plan.json has it."""
+
+    def __init__(
+        self,
+        *,
+        state_read: int | None = None,
+        write: int | None = None,
+        weight_read: int | None = None,
+        backward: int | None = None,
+        grad_write: int | None = None,
+        head: int | None = None,
+        device: int | None = None,
+    ) -> None: ...
+    state_read: int
+    write: int
+    weight_read: int
+    backward: int
+    grad_write: int
+    head: int
+    device: int | None  # None: there is no device
+
+class PlanSummary:
+    """plan.json."""
+
+    def __init__(
+        self,
+        *,
+        fits: bool | None = None,
+        parameters: int | None = None,
+        learning_parameters: int | None = None,
+        weight_dtype: str | None = None,
+        compute_dtype: str | None = None,
+        optimizer: str | None = None,
+        state_format: str | None = None,
+        bytes_per_parameter: float | None = None,
+        kept_logits: int | None = None,
+        tiers: Sequence[PlannedTier] | None = None,
+        bytes: Sequence[PlannedBytes] | None = None,
+        device_bytes_per_step: LinkBytes | None = None,
+        boundary_activations: Mapping[str, int] | None = None,
+        saved_activations: PlannedActivations | None = None,
+        device_blocks: PlannedBlocks | None = None,
+        decisions: Sequence[PlannedDecision] | None = None,
+        path_bytes_per_step: Mapping[str, PathBytes] | None = None,
+        drive_life: Mapping[str, DriveLife] | None = None,
+        far_drives: RemotePaths | None = None,
+        saving: PlannedSaving | None = None,
+        subspaces: PlannedReduction | None = None,
+        durability: str | None = None,
+        durability_per_step: DurabilityCost | None = None,
+        updates: PlannedUpdates | None = None,
+        predicted_step_seconds: float | None = None,
+        tokens_per_second: float | None = None,
+        world: int | None = None,
+        rank: int | None = None,
+        machines: int | None = None,
+        network_sent: int | None = None,
+        network_received: int | None = None,
+        between_machines: NetworkBytes | None = None,
+        own_weights: bool | None = None,
+        bottleneck: str | None = None,
+        seconds: PlannedSeconds | None = None,
+        lookahead: PlannedLookahead | None = None,
+    ) -> None: ...
+    fits: bool
+    parameters: int
+    learning_parameters: int
+    weight_dtype: str
+    compute_dtype: str
+    optimizer: str
+    state_format: str
+    bytes_per_parameter: float  # of weight and state
+    kept_logits: int  # slices of the head
+    tiers: list[PlannedTier]
+    bytes: list[PlannedBytes]
+    device_bytes_per_step: LinkBytes | None  # None: there is no device
+    boundary_activations: dict[str, int] | None  # number by tier
+    saved_activations: PlannedActivations | None  # None: the caller did not describe them
+    device_blocks: PlannedBlocks | None  # None: there is no device
+    decisions: list[PlannedDecision]
+    path_bytes_per_step: dict[str, PathBytes]  # by path
+    drive_life: dict[str, DriveLife]  # by path that is written
+    far_drives: RemotePaths | None  # None: there are none
+    saving: PlannedSaving | None  # None: nobody knows what is saved
+    subspaces: PlannedReduction | None  # None: nothing is reduced
+    durability: str  # "none", "checkpoint" or "step"
+    durability_per_step: DurabilityCost | None  # None: steps are not durable
+    updates: PlannedUpdates
+    predicted_step_seconds: float
+    tokens_per_second: float | None
+    world: int | None
+    rank: int | None
+    machines: int | None  # None: a world of one. So below
+    network_sent: int | None
+    network_received: int | None  # of this process, a step
+    between_machines: NetworkBytes | None  # of these
+    own_weights: bool | None  # each process keeps in memory its own weights alone
+    bottleneck: str
+    seconds: PlannedSeconds
+    lookahead: PlannedLookahead
+
+    def to_json(self) -> str:
+        """The text that files hold."""
+
+class FitTable:
+    """Tokens per second of plans; 0: it does not fit."""
+
+    def __init__(
+        self,
+        *,
+        dram_budgets: Sequence[int] | None = None,
+        sequences: Sequence[int] | None = None,
+        batches: Sequence[int] | None = None,
+        tokens_per_second: Sequence[float] | None = None,
+    ) -> None: ...
+    dram_budgets: list[int]  # a half of the budget, the budget, twice as much
+    sequences: list[int]  # from a half to four times
+    batches: list[int]  # from a half to twice
+    tokens_per_second: list[float]  # by budget, then sequence, then batch
+
+class LongerStep:
+    """A step that accumulates one micro-batch more in each process."""
+
+    def __init__(
+        self,
+        *,
+        fits: bool | None = None,
+        predicted_step_seconds: float | None = None,
+        tokens_per_second: float | None = None,
+    ) -> None: ...
+    fits: bool
+    predicted_step_seconds: float | None
+    tokens_per_second: float | None  # None: it does not fit
+
+class LargerMemory:
+    """The plan with a GiB more for layers to keep what autograd saves of them."""
+
+    def __init__(
+        self,
+        *,
+        tier: str | None = None,
+        keep: int | None = None,
+        spill: int | None = None,
+        predicted_step_seconds: float | None = None,
+    ) -> None: ...
+    tier: str  # that has the GiB: "device" or "dram"
+    keep: int
+    spill: int
+    predicted_step_seconds: float
+
+class Fits:
+    """Plans that fit: the model at other budgets, sequences and batches."""
+
+    def __init__(
+        self,
+        *,
+        longest_sequence: int | None = None,
+        fit_table: FitTable | None = None,
+        a_micro_batch_more: LongerStep | None = None,
+        a_gib_more: LargerMemory | None = None,
+    ) -> None: ...
+    longest_sequence: int
+    fit_table: FitTable
+    a_micro_batch_more: LongerStep
+    a_gib_more: LargerMemory | None  # None: no layer can keep what autograd saves of it
+
+    def to_json(self) -> str:
+        """The text that files hold."""
+
+class PathCounters:
+    """Work of a storage path so far."""
+
+    def __init__(
+        self,
+        *,
+        read: int | None = None,
+        written: int | None = None,
+        busy_seconds: float | None = None,
+        read_seconds: float | None = None,
+        write_seconds: float | None = None,
+        syncs: int | None = None,
+        sync_seconds: float | None = None,
+        direct: bool | None = None,
+        notice: str | None = None,
+        volume: str | None = None,
+        read_rate: float | None = None,
+        write_rate: float | None = None,
+        used: int | None = None,
+    ) -> None: ...
+    read: int
+    written: int
+    busy_seconds: float  # with anything in flight
+    read_seconds: float
+    write_seconds: float  # with anything of that direction in flight
+    syncs: int  # flushes
+    sync_seconds: float
+    direct: bool  # O_DIRECT
+    notice: str  # for people; "": none
+    volume: str  # its file
+    read_rate: float | None
+    write_rate: float | None  # bytes per second, as striping has them
+    used: int | None  # of the volume
+
+class PassCounters:
+    """Passes of one kind on a device."""
+
+    def __init__(self, *, passes: int | None = None, seconds: float | None = None) -> None: ...
+    passes: int
+    seconds: float
+
+class DeviceCounters:
+    """Work of a device so far."""
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        memory: int | None = None,
+        to_device: int | None = None,
+        from_device: int | None = None,
+        notice: str | None = None,
+        passes: Mapping[str, PassCounters] | None = None,
+    ) -> None: ...
+    name: str
+    memory: int  # of the arena there
+    to_device: int
+    from_device: int  # copied
+    notice: str  # for people; "": none
+    passes: dict[str, PassCounters]  # by kind
+
+class UpdateCounters:
+    """Updates of one tier of host memory."""
+
+    def __init__(self, *, elements: int | None = None, seconds: float | None = None) -> None: ...
+    elements: int
+    seconds: float
+
+class NetworkCounters:
+    """Bytes to and from other processes."""
+
+    def __init__(
+        self, *, sent: int | None = None, received: int | None = None, between_machines: NetworkBytes | None = None
+    ) -> None: ...
+    sent: int
+    received: int
+    between_machines: NetworkBytes  # of these
+
+class Outage:
+    """A path that was retired."""
+
+    def __init__(self, *, path: str | None = None, reason: str | None = None) -> None: ...
+    path: str
+    reason: str
+
+class Counters:
+    """Counts of a run so far."""
+
+    def __init__(
+        self,
+        *,
+        arena_bytes: int | None = None,
+        stall_seconds: Mapping[str, float] | None = None,
+        waits: Mapping[str, Mapping[str, float]] | None = None,
+        updates: Mapping[str, UpdateCounters] | None = None,
+        paths: Mapping[str, PathCounters] | None = None,
+        device: DeviceCounters | None = None,
+        network: NetworkCounters | None = None,
+        outages: Sequence[Outage] | None = None,
+    ) -> None: ...
+    arena_bytes: int
+    stall_seconds: dict[str, float]  # by what was waited for
+    waits: dict[str, dict[str, float]]  # the same by tier, then cause
+    updates: dict[str, UpdateCounters]  # by tier of host memory
+    paths: dict[str, PathCounters]  # by path
+    device: DeviceCounters | None  # None: passes compute in host memory
+    network: NetworkCounters | None  # None: a world of one
+    outages: list[Outage] | None  # None: nothing lies on paths
+
+    def to_json(self) -> str:
+        """The text that files hold."""
+
+class TierMemory:
+    """Bytes of the arena on a tier of host memory."""
+
+    def __init__(
+        self, *, planned: int | None = None, there: int | None = None, in_memory: int | None = None
+    ) -> None: ...
+    planned: int
+    there: int  # as the kernel says page by page
+    in_memory: int  # of those, what the kernel counts in this process's memory
+
+class BuffersAside:
+    """Buffers of one class that are planned for later tiers."""
+
+    def __init__(self, *, buffers: int | None = None, elsewhere: int | None = None) -> None: ...
+    buffers: int
+    elsewhere: int  # of them
+
+class MemoryPlaces:
+    """Places of the arena, planned and as the kernel says."""
+
+    def __init__(
+        self,
+        *,
+        nodes: Mapping[str, TierMemory] | None = None,
+        chunks: int | None = None,
+        elsewhere: Sequence[int] | None = None,
+        aside: Mapping[str, BuffersAside] | None = None,
+    ) -> None: ...
+    nodes: dict[str, TierMemory]  # by tier of host memory
+    chunks: int  # of the model
+    elsewhere: list[int]  # chunks that lie on another tier than planned
+    aside: dict[str, BuffersAside]  # by class
+
+    def to_json(self) -> str:
+        """The text that files hold."""
+
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
@@ -968,7 +1561,7 @@ class Engine:
     def device_memory(self) -> Any:
         """Where passes compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
 
-    def tensor_offset(self, arg: int, /) -> int:
+    def tensor_offset(self, tensor: int) -> int:
         """Where tensor number `tensor` (counted over all blocks, in description order) begins in its passes' weights,
         in elements of the compute type; of one in fp32, too; of one with "pieces" where convert_pieces() puts these."""
 
@@ -980,7 +1573,7 @@ class Engine:
         """In a pass of its block: `count` pieces of a tensor from number `first` on, one after the other, in the order
         of the passes' stream. They are there until the next pieces of any tensor; four at most."""
 
-    def gradient(self, arg0: int, arg1: Any, arg2: int, /) -> None:
+    def gradient(self, tensor: int, values: Any, micro_batch: int) -> None:
         """In a backward pass: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
         contiguous), or that of a part, as begin_step counted them. In rising order, each number once at most; a tensor
         that got none has gradient zero."""
@@ -988,44 +1581,44 @@ class Engine:
     def can_lend_sums(self) -> bool:
         """Whether backward passes of this step may call lend_sum(): it has more micro-batches than virtual ranks."""
 
-    def lend_sum(self, arg0: int, arg1: int, /) -> tuple[Any, bool]:
+    def lend_sum(self, tensor: int, micro_batch: int) -> tuple[Any, bool]:
         """In a backward pass, instead of gradient(): the fp32 sum of a tensor's gradient, flat, where passes compute,
         and whether the caller overwrites it; else the caller adds one micro-batch's gradient. Then end_sum()."""
 
-    def end_sum(self, arg0: int, arg1: int, /) -> None: ...
-    def head_gradient(self, arg0: Any, arg1: int, /) -> None:
+    def end_sum(self, tensor: int, micro_batch: int) -> None: ...
+    def head_gradient(self, values: Any, micro_batch: int) -> None:
         """In a head_gradient pass: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
 
-    def embedding_backward(self, arg: Any, /) -> None:
+    def embedding_backward(self, values: Any) -> None:
         """In the embedding_backward pass: d loss / d embedding output, [tokens, hidden] (compute type)."""
 
-    def wants_whole_gradient(self, arg0: int, arg1: int, /) -> bool:
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool:
         """Whether projectors are to be refitted from this micro-batch's whole gradient before S is made."""
 
-    def whole_gradient(self, arg0: int, arg1: Any, /) -> None:
+    def whole_gradient(self, tensor: int, gradient: Any) -> None:
         """From a gradient [rows * columns], fp32; of what is not finite nothing is learned, and the step is skipped."""
 
-    def compress(self, arg0: int, arg1: int, arg2: Any, arg3: Any, /) -> None:
+    def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None:
         """tokens [n, rows] by P (side 0), or [n, columns] by Q (1), to out [d, n]; both of the compute type."""
 
-    def signs(self, arg0: int, arg1: Any, /) -> None:
+    def signs(self, tensor: int, out: Any) -> None:
         """This step's signs z [columns], fp32."""
 
-    def sample(self, arg0: int, arg1: Any, arg2: int, /) -> None:
+    def sample(self, tensor: int, values: Any, micro_batch: int) -> None:
         """A micro-batch's G z [rows], fp32: for the estimate of what the projectors miss."""
 
-    def loss_stats(self, arg0: Any, arg1: int, arg2: Any, arg3: Any, arg4: Any, arg5: Any, /) -> None:
+    def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None:
         """logits [tokens, rows] (compute type); labels int64 [tokens] in the whole vocabulary; fp32 [tokens] running
         maximum (start -inf), sum of exponentials (start 0), label's logit (start 0)."""
 
-    def loss_gradient(self, arg0: Any, arg1: int, arg2: Any, arg3: Any, arg4: Any, arg5: float, /) -> None:
+    def loss_gradient(self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float) -> None:
         """In place: d loss / d logits of the slice, times scale."""
 
     def loss_scale(self) -> tuple[float, int]:
         """What the loss of the next step is to be multiplied by before backward (1 unless weight_dtype is fp16), and
         the finite steps since it changed; grad_norm and the update divide by it."""
 
-    def set_loss_scale(self, arg0: float, arg1: int, /) -> None:
+    def set_loss_scale(self, scale: float, good: int) -> None:
         """Takes up the scale that loss_scale() told in the run that this one continues."""
 
     def rms_norm(
@@ -1059,13 +1652,13 @@ class Engine:
         """out: d loss / d values; `scales` fp32 [rows, 2] is overwritten. `sums` fp32 [rows / 16, columns] (rounded up)
         and `to_weight` take the weight's gradient; None: not wanted. `skip_gradient` is added to out."""
 
-    def swiglu(self, arg0: Any, arg1: Any, arg2: Any, /) -> None:
+    def swiglu(self, gate: Any, up: Any, out: Any) -> None:
         """out = silu(gate) * up."""
 
     def swiglu_backward(
         self, gate: Any, up: Any, gradient: Any, to_gate: Any, to_up: Any, product: Any | None = None
     ) -> None: ...
-    def rotate(self, arg0: Any, arg1: Any, arg2: Any, arg3: Any, arg4: bool, /) -> None:
+    def rotate(self, heads: Any, cosines: Any, sines: Any, out: Any, backward: bool) -> None:
         """heads, out [sequences, heads, tokens, size], tables [sequences or 1, tokens, size], each with its elements
         side by side: transformers' apply_rotary_pos_emb, or its transpose."""
 
@@ -1080,16 +1673,18 @@ class Engine:
     def take_digests(self) -> list[StepDigest]:
         """Of the passes that have ended since the last call; those of other processes' parts are there after norm."""
 
-    def digest(self, arg: Any, /) -> int:
+    def digest(self, values: Any) -> int:
         """XXH3-64 over the checksums of each MiB of an array in host memory."""
 
-    def end_step(self, arg: Mapping[str, float], /) -> dict[str, float]:
+    def end_step(self, update: Mapping[str, float]) -> dict[str, float]:
         """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off), "skip":
         1: there is no update} ->
         {"grad_norm", "clip", "loss_scale", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
         updated during backward, "undone": of these put back}; the rest of the update runs behind the next step."""
 
-    def start(self, opening: OpenOptions | None = None, list_pinned: Callable | None = None) -> Recovery:
+    def start(
+        self, opening: OpenOptions | None = None, list_pinned: Callable[[], Sequence[str]] | None = None
+    ) -> Recovery:
         """Maps the arena, opens the volumes, starts the lanes. `list_pinned` returns every directory with a
         manifest.bin that exists, whose places are kept; it is called when the volumes are this process's.
 
@@ -1101,7 +1696,7 @@ class Engine:
         manifest in the directory `checkpoint`. Then save_weights, save_state and fetch_tensor work. `at_most` as in
         OpenOptions."""
 
-    def verify(self, arg: Sequence[str], /) -> Verification:
+    def verify(self, pinned: Sequence[str]) -> Verification:
         """Instead of start(): reads every byte that counts."""
 
     def durable_step(self) -> DurableStep:
@@ -1133,19 +1728,19 @@ class Engine:
     def load_weights(self, checkpoint: str, stored_names: Mapping[str, str]) -> None:
         """`stored_names`: names in the checkpoint that differ; "" for a tensor that it does not hold, which is zero."""
 
-    def store_tensor(self, arg0: int, arg1: int, arg2: Any, /) -> None:
+    def store_tensor(self, tensor: int, first: int, values: Any) -> None:
         """fp32 values of elements [first, first + len) of one tensor: random initialisation."""
 
-    def measure_tensor(self, arg0: int, arg1: int, arg2: Any, /) -> None:
+    def measure_tensor(self, tensor: int, first: int, values: Any) -> None:
         """Before a tensor of nf4_nested is stored in pieces: all of its values, in order."""
 
-    def fetch_tensor(self, arg0: int, arg1: int, arg2: Any, /) -> None:
+    def fetch_tensor(self, tensor: int, first: int, values: Any) -> None:
         """The reverse: the fp32 master into `values`."""
 
     def save_weights(self, directory: str, max_shard: int, stored_names: Mapping[str, str] = {}) -> None:
         """`stored_names`: as for load_weights; tensors named "" are left out."""
 
-    def save_state(self, arg0: str, arg1: int, /) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         """A state that stands alone."""
 
     def load_state(self, directory: str, weights: str, step: int, stored_names: Mapping[str, str] = {}) -> str:
@@ -1155,22 +1750,22 @@ class Engine:
     def flush(self) -> None:
         """Waits until every pending update is done and on its tier."""
 
-    def commit(self, arg: str, /) -> None:
+    def commit(self, payload: str) -> None:
         """After loading (unless start() found a durable step) and after each end_step: the step becomes durable, with
         this payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later
         call waits while more than one step is not durable yet. Does nothing when durability is none."""
 
-    def set_step(self, arg: int, /) -> None:
+    def set_step(self, step: int) -> None:
         """Before the first commit of a run that was loaded from a checkpoint that stands alone: steps done, skipped
         ones included. Commits count from there."""
 
-    def save_manifest(self, arg: str, /) -> None:
+    def save_manifest(self, directory: str) -> None:
         """The state of the last step as directory/manifest.bin; its places on the paths are pinned."""
 
-    def release_manifest(self, arg: bytes, /) -> None:
+    def release_manifest(self, content: bytes) -> None:
         """Its places may be used again. After its directory is durably gone."""
 
-    def leave(self, arg: str, /) -> bytes:
+    def leave(self, payload: str) -> bytes:
         """What was reached stays on the paths, with the volumes, because it cannot be saved where it should be: of a
         durable run as its newest step, b"" is returned; of another one a manifest, which read_back() takes in a
         directory's manifest.bin. ValueError where nothing is on a path, MemoryError where the rest has no room."""
@@ -1178,20 +1773,16 @@ class Engine:
     def take_back(self) -> None:
         """It was saved after all: volumes of a run that is not durable go at the end."""
 
-    def plan(self) -> str:
-        """plan.json as text. "durability" is what holds for this plan: none when nothing is on storage and nothing was
-        asked for. Unless none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
+    def plan(self) -> PlanSummary:
+        """ "durability" is what holds for this plan: none when nothing is on storage and nothing was asked for. Unless
+        none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
 
-    def what_fits(self, sequence: int, batch: int, work_per_token: float, device_per_token: float = 0.0) -> str:
-        """{"longest_sequence", "fit_table"} as text, and "a_gib_more" where layers can keep what autograd saves;
-        micro-batches are `batch` rows of `sequence` tokens now and each token more takes so many bytes of PyTorch's
+    def what_fits(self, sequence: int, batch: int, work_per_token: float, device_per_token: float = 0.0) -> Fits:
+        """Micro-batches are `batch` rows of `sequence` tokens now, and each token more takes so many bytes of PyTorch's
         working set, on the host and on the device."""
 
-    def counters(self) -> str:
-        """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
-        "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
-        NUMA node (or "dram") {"elements", "seconds"} of its update lane; of several processes "network": bytes
-        {"sent", "received", "between_machines": {"sent", "received"}}, the last of these among the others."""
+    def counters(self) -> Counters:
+        """Each read and write of `waits` counts for the path whose piece came last."""
 
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
@@ -1202,10 +1793,8 @@ class Engine:
     def lateness(self) -> Delay | None:
         """None: other processes do not wait for this one. Any thread may ask."""
 
-    def where(self) -> str:
-        """JSON {"nodes": {name: {"planned", "there": bytes of the arena, "in_memory": of those, what counts in this
-        process's memory}}, "chunks": n, "elsewhere": [chunks], "aside": {class: {"buffers": on later tiers,
-        "elsewhere": of them}}}: asked of the kernel page by page; {} when DRAM is one tier."""
+    def where(self) -> MemoryPlaces | None:
+        """As the kernel says page by page; None when DRAM is one tier."""
 
     def timeline(self) -> str:
         """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
@@ -1550,7 +2139,7 @@ def measure_memory_file(
     """Measures one node as measure_nodes() does, in a file there that may have so many `bytes` and takes about `most`
     of them."""
 
-def exchange(arg0: str, arg1: str, /) -> bool:
+def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has
     changed, where the file system or the kernel cannot do that."""
 
@@ -1671,9 +2260,50 @@ def share_of_step(virtual_ranks: int, micro_batches: int, rank: int, world: int)
     """Of the micro-batches of a step, in its order (virtual rank by virtual rank), those that a rank computes: the
     first, and one past the last."""
 
-def optimizers() -> list:
-    """The descriptor of every optimizer (spillway/optim/descriptor.h); `others`: the name of the optimizer of what is
-    no matrix of a layer, or ""."""
+class Hyperparameter:
+    """A hyperparameter of an optimizer."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def default(self) -> float: ...
+    @property
+    def least(self) -> float: ...
+    @property
+    def below(self) -> float: ...
+    @property
+    def above(self) -> bool: ...
+    @property
+    def words(self) -> str: ...
+    @property
+    def choices(self) -> list[str]: ...
+
+class OptimizerDescriptor:
+    """What an optimizer declares about itself; `others`: the optimizer of what is no matrix of a layer, or ""."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def words(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def fields(self) -> list[str]: ...
+    @property
+    def hyperparameters(self) -> list[Hyperparameter]: ...
+    @property
+    def formats(self) -> list[str]: ...
+    @property
+    def decoupled_decay(self) -> bool: ...
+    @property
+    def on_device(self) -> bool: ...
+    @property
+    def others(self) -> str: ...
+
+def optimizers() -> list[OptimizerDescriptor]:
+    """The descriptor of every optimizer (spillway/optim/descriptor.h)."""
 
 class Optimizer:
     """The state of tensors that stay where they are."""
@@ -1781,10 +2411,10 @@ class Projections:
     """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""
 
     def __init__(self, description: Description) -> None: ...
-    def wants_whole_gradient(self, arg0: int, arg1: int, /) -> bool: ...
-    def whole_gradient(self, arg0: int, arg1: Any, /) -> None: ...
-    def compress(self, arg0: int, arg1: int, arg2: Any, arg3: Any, /) -> None: ...
-    def signs(self, arg0: int, arg1: Any, /) -> None: ...
+    def wants_whole_gradient(self, tensor: int, micro_batch: int) -> bool: ...
+    def whole_gradient(self, tensor: int, gradient: Any) -> None: ...
+    def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None: ...
+    def signs(self, tensor: int, out: Any) -> None: ...
     def end_step(self) -> None: ...
 
 def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from spillway.base import stages, streams
-from spillway.base.documents import read_json
+from spillway.base.documents import make_document, read_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
@@ -124,7 +124,7 @@ def plan_config(
             tell(notice)
         show(session.plan)
         stages.say("planning what else fits")
-        return session.plan | session.what_fits()
+        return session.plan | make_document(session.what_fits())
     finally:
         session.close()
 

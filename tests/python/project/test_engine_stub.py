@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ FIELDS = {
     for node in PARSED
 }
 STRUCTS = [name for name in FIELDS if vars(getattr(_engine, name)).get("__hash__", 0) is None]
+ANSWERS = ("PlanSummary", "Fits", "Counters", "MemoryPlaces")
 
 
 def test_stub_is_what_the_bindings_say() -> None:
@@ -25,12 +27,17 @@ def test_stub_is_what_the_bindings_say() -> None:
 
 
 def test_signatures_come_from_the_bindings_and_words_from_the_file() -> None:
-    drifted = PRESENT.replace("def counters(self) -> str", "def counters(self, again: bool) -> bytes")
+    drifted = PRESENT.replace("def counters(self) -> Counters", "def counters(self, again: bool) -> str")
     assert drifted != PRESENT and make_stubs.make_stub(drifted) == PRESENT
     described = PRESENT.replace('"""Waits until every pending update', '"""Returns when every pending update')
     assert described != PRESENT and make_stubs.make_stub(described) == described
     commented = PRESENT.replace("# as in the checkpoint", "# that the checkpoint has")
     assert commented != PRESENT and make_stubs.make_stub(commented) == commented
+
+
+def test_no_answer_of_the_engine_is_a_dictionary_of_anything() -> None:
+    assert "dict[str, Any]" not in PRESENT
+    assert {*ANSWERS, "EngineSettings", "Description"} <= set(STRUCTS)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +65,11 @@ def test_struct_is_made_of_its_fields_and_copied(name: str) -> None:
     values = {field: getattr(made, field) for field in FIELDS[name]}
     assert kind(**values) == made == copy.deepcopy(made)
     assert repr(made) == f"{name}({', '.join(f'{field}={value!r}' for field, value in values.items())})"
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_go_to_another_process(name: str) -> None:
+    made = getattr(_engine, name)()
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(TypeError):
+        hash(made)
