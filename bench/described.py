@@ -99,10 +99,11 @@ def here(number: str, *places: str) -> dict[str, Any]:
 
 def there(config: Any, profile: dict[str, Any], found: Any, trace: Any) -> dict[str, Any]:
     from spillway._engine import Profile
+    from spillway.base.documents import make_document
     from spillway.run.machines import ask_plan
 
     asked = ask_plan(config, Profile.parse(json.dumps(profile)), found, trace, False)
-    return {**json.loads(asked.engine().plan()), "settings": json.loads(asked.described().settings.to_json())}
+    return {**make_document(asked.engine().plan()), "settings": json.loads(asked.described().settings.to_json())}
 
 
 def rates_of_now(dtype: str, hidden: str, row: str, tokens: str) -> dict[str, Any]:

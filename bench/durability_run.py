@@ -41,8 +41,8 @@ class Listening(Engine):
 def paths() -> dict[str, dict[str, float]]:
     """Counters of each path, since it was opened."""
     keys = ("read", "written", "syncs", "sync_seconds")
-    found = json.loads(Listening.engine.counters()).get("paths", {})
-    return {name: {key: path[key] for key in keys} for name, path in found.items()}
+    found = Listening.engine.counters().paths
+    return {name: {key: getattr(path, key) for key in keys} for name, path in found.items()}
 
 
 def growth(now: dict[str, dict[str, float]], before: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

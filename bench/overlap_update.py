@@ -144,6 +144,7 @@ def matrices(block: BlockSpec) -> list[tuple[int, int]]:
 
 def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from spillway._engine import Engine
+    from spillway.base.documents import make_document
 
     found = []
     for shape in SHAPES:
@@ -154,7 +155,7 @@ def simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 for schedule in SCHEDULES:
                     settings = settings_of(arguments, cores, schedule)
                     settings.seconds = pass_seconds(described, arguments.sequence, arguments.rate * faster)
-                    plan = json.loads(Engine(described, settings).plan())
+                    plan = make_document(Engine(described, settings).plan())
                     row[schedule] = added(plan, cores)
                 found.append(row)
                 tell(row)

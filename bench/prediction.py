@@ -176,6 +176,7 @@ class Planner:
         """None: it does not fit."""
         from spillway._engine import Engine
         from spillway.base.calls import translated
+        from spillway.base.documents import make_document
         from spillway.errors import DoesNotFit
         from spillway.run.settings import placement_shares
 
@@ -187,7 +188,7 @@ class Planner:
                 engine = Engine(self._description, settings)
         except DoesNotFit:
             return None
-        return dict(json.loads(engine.plan()))
+        return make_document(engine.plan())
 
 
 def contest(setting: dict[str, Any], planner: Planner) -> dict[str, Any]:

@@ -62,12 +62,14 @@
 #include "spillway/execute/step_digests.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/execute/sum_loan.h"
+#include "spillway/execute/telemetry.h"
 #include "spillway/execute/verification.h"
 #include "spillway/execute/volume_options.h"
 #include "spillway/journal/recovery.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/network/port.h"
 #include "spillway/plan/description.h"
+#include "spillway/plan/fits.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
@@ -318,16 +320,15 @@ class EngineStore {
   const sys::OfProcess<EngineParts>& parts_;
 };
 
-/// What was planned and what is happening, mostly as JSON. It changes nothing.
+/// What was planned and what is happening. It changes nothing.
 class EngineTelemetry {
  public:
-  [[nodiscard]] std::string plan_json() const;
-  /// {"longest_sequence", "fit_table"} (plan/fits.h), where micro-batches are `batch` rows of `sequence` tokens now and
-  /// each token more takes so many bytes of PyTorch's working set, on the host and on the device.
-  [[nodiscard]] std::string what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
-                                      double device_per_token) const;
-  /// JSON: bytes per path and direction, busy and stall seconds, notices.
-  [[nodiscard]] std::string counters() const;
+  [[nodiscard]] plan::PlanSummary summarize_plan() const;
+  /// Plans that fit where micro-batches are `batch` rows of `sequence` tokens now and each token more takes so many
+  /// bytes of PyTorch's working set, on the host and on the device.
+  [[nodiscard]] plan::Fits what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+                                     double device_per_token) const;
+  [[nodiscard]] execute::Counters counters() const;
   /// For each tensor whose pieces are apart its name, and the training steps since start() that asked for each piece.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<std::uint64_t>>> count_asked_pieces() const;
   /// Volumes whose file was removed or replaced, with its directory or without, since the run opened them. What they
@@ -339,10 +340,9 @@ class EngineTelemetry {
   [[nodiscard]] std::map<std::string, Silence> silence() const;
   /// Empty: other processes do not wait for this one. Any thread may ask, between start() and close().
   [[nodiscard]] std::optional<Delay> lateness() const;
-  /// JSON: for each NUMA node the bytes of the arena that are planned for it and the bytes that lie there, as the
-  /// kernel says page by page now; the chunks that lie elsewhere; under "aside" how many buffers of each class are
-  /// planned for later nodes, and how many of these lie elsewhere. "{}" when DRAM is one tier.
-  [[nodiscard]] std::string where() const;
+  /// For each NUMA node the bytes of the arena that are planned for it and the bytes that lie there, as the kernel says
+  /// page by page now. Empty when DRAM is one tier.
+  [[nodiscard]] std::optional<execute::MemoryPlaces> where() const;
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended; before
   /// start() what is predicted.
   [[nodiscard]] std::string timeline() const;

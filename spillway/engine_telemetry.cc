@@ -1,17 +1,16 @@
 // EngineTelemetry: what was planned, and what the run's parts say of themselves.
 #include "spillway/engine_parts.h"
 #include "spillway/execute/trace.h"
-#include "spillway/plan/fits.h"
 #include "spillway/plan/step/picture.h"
 
 namespace spillway {
 
-std::string EngineTelemetry::plan_json() const {
-  return plan::to_json(parts_->plan(), parts_->description(), parts_->layout(), parts_->budget());
+plan::PlanSummary EngineTelemetry::summarize_plan() const {
+  return plan::summarize(parts_->plan(), parts_->description(), parts_->layout(), parts_->budget());
 }
-std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
-                                       double device_per_token) const {
-  return plan::fits_json({.description = parts_->description(),
+plan::Fits EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+                                      double device_per_token) const {
+  return plan::find_fits({.description = parts_->description(),
                           .budget = parts_->budget(),
                           .rates = parts_->settings().rates,
                           .sequence = sequence,
@@ -20,7 +19,7 @@ std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t bat
                           .device_per_token = device_per_token,
                           .planned = &parts_->plan()});
 }
-std::string EngineTelemetry::counters() const {
+execute::Counters EngineTelemetry::counters() const {
   return execute::counters(parts_->run().counted(), parts_->budget(), parts_->network());
 }
 std::vector<std::pair<std::string, std::vector<std::uint64_t>>> EngineTelemetry::count_asked_pieces() const {
@@ -43,7 +42,7 @@ std::map<std::string, Silence> EngineTelemetry::silence() const {
 std::optional<Delay> EngineTelemetry::lateness() const {
   return execute::lateness(parts_->run().counted(), parts_->plan().schedule, parts_->layout(), parts_->budget());
 }
-std::string EngineTelemetry::where() const {
+std::optional<execute::MemoryPlaces> EngineTelemetry::where() const {
   return execute::where(parts_->plan(), parts_->layout(), parts_->description().rule(), parts_->budget(),
                         parts_->settings().nodes, parts_->run().resources().host());
 }

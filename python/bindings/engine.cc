@@ -73,7 +73,7 @@ void bind_telemetry(nb::module_& module, PyEngine& engine) {
                        Field("task", &Silence::task), Field("bytes", &Silence::bytes));
   bind_struct<Delay>(module, "Delay", "Work of this process that others wait for.", Field("task", &Delay::task),
                      Field("waits_for", &Delay::waits_for), Field("seconds", &Delay::seconds));
-  engine.def("plan", &Engine::plan_json)
+  engine.def("plan", &Engine::summarize_plan)
       .def(
           "what_fits",
           [](const Engine& self, std::uint64_t sequence, std::uint64_t batch, double work_per_token,

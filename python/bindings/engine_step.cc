@@ -117,62 +117,80 @@ void bind_passes(PyEngine& engine) {
              const auto memory = self.device_memory();
              return share(self, std::span(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size()));
            })
-      .def("tensor_offset", &Engine::tensor_offset)
+      .def("tensor_offset", &Engine::tensor_offset, "tensor"_a)
       .def("ask_pieces", &Engine::ask_pieces, "tensor"_a, "first"_a, "count"_a, WithoutGil())
       .def("convert_pieces", &Engine::convert_pieces, "tensor"_a, "first"_a, "count"_a, WithoutGil());
 }
 
 void bind_gradients(PyEngine& engine) {
   engine
-      .def("gradient",
-           [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
-             const nb::gil_scoped_release release;
-             self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
-           })
+      .def(
+          "gradient",
+          [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
+            const nb::gil_scoped_release release;
+            self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
+          },
+          "tensor"_a, "values"_a, "micro_batch"_a)
       .def("can_lend_sums", &Engine::can_lend_sums)
-      .def("lend_sum",
-           [](Engine& self, std::size_t tensor, std::uint64_t micro_batch) {
-             spillway::execute::SumLoan loan;
-             {
-               const nb::gil_scoped_release release;
-               loan = self.lend_sum(tensor, micro_batch);
-             }
-             return std::make_pair(share(self, loan.sum), loan.first);
-           })
-      .def("end_sum", &Engine::end_sum, WithoutGil())
-      .def("head_gradient",
-           [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {
-             const nb::gil_scoped_release release;
-             self.head_gradient(there(self, values, "the head's gradient"), micro_batch);
-           })
-      .def("embedding_backward", [](Engine& self, const Array& values) {
-        const nb::gil_scoped_release release;
-        self.embedding_backward(bytes_of(values));
-      });
+      .def(
+          "lend_sum",
+          [](Engine& self, std::size_t tensor, std::uint64_t micro_batch) {
+            spillway::execute::SumLoan loan;
+            {
+              const nb::gil_scoped_release release;
+              loan = self.lend_sum(tensor, micro_batch);
+            }
+            return std::make_pair(share(self, loan.sum), loan.first);
+          },
+          "tensor"_a, "micro_batch"_a)
+      .def("end_sum", &Engine::end_sum, WithoutGil(), "tensor"_a, "micro_batch"_a)
+      .def(
+          "head_gradient",
+          [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {
+            const nb::gil_scoped_release release;
+            self.head_gradient(there(self, values, "the head's gradient"), micro_batch);
+          },
+          "values"_a, "micro_batch"_a)
+      .def(
+          "embedding_backward",
+          [](Engine& self, const Array& values) {
+            const nb::gil_scoped_release release;
+            self.embedding_backward(bytes_of(values));
+          },
+          "values"_a);
 }
 
 void bind_reduced(PyEngine& engine) {
-  engine.def("wants_whole_gradient", &Engine::wants_whole_gradient)
-      .def("whole_gradient",
-           [](Engine& self, std::size_t tensor, const Anywhere& gradient) {
-             const nb::gil_scoped_release release;
-             const auto n = gradient.size();
-             self.whole_gradient(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
-           })
-      .def("compress",
-           [](Engine& self, std::size_t tensor, unsigned side, const PassTokens& in, const PassTokens& out) {
-             const nb::gil_scoped_release release;
-             self.compress(tensor, side, there(self, in, "tokens"), in.shape(1), in.shape(0),
-                           there(self, out, "compressed tokens"));
-           })
-      .def("signs",
-           [](const Engine& self, std::size_t tensor, const EngineFloats& out) {
-             self.signs(tensor, {out.data(), out.size()});
-           })
-      .def("sample", [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
-        const nb::gil_scoped_release release;
-        self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()}, micro_batch);
-      });
+  engine.def("wants_whole_gradient", &Engine::wants_whole_gradient, "tensor"_a, "micro_batch"_a)
+      .def(
+          "whole_gradient",
+          [](Engine& self, std::size_t tensor, const Anywhere& gradient) {
+            const nb::gil_scoped_release release;
+            const auto n = gradient.size();
+            self.whole_gradient(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
+          },
+          "tensor"_a, "gradient"_a)
+      .def(
+          "compress",
+          [](Engine& self, std::size_t tensor, unsigned side, const PassTokens& in, const PassTokens& out) {
+            const nb::gil_scoped_release release;
+            self.compress(tensor, side, there(self, in, "tokens"), in.shape(1), in.shape(0),
+                          there(self, out, "compressed tokens"));
+          },
+          "tensor"_a, "side"_a, "tokens"_a, "out"_a)
+      .def(
+          "signs",
+          [](const Engine& self, std::size_t tensor, const EngineFloats& out) {
+            self.signs(tensor, {out.data(), out.size()});
+          },
+          "tensor"_a, "out"_a)
+      .def(
+          "sample",
+          [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
+            const nb::gil_scoped_release release;
+            self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()}, micro_batch);
+          },
+          "tensor"_a, "values"_a, "micro_batch"_a);
 }
 
 spillway::LogitsSlice slice_of(const Engine& engine, const PassLogits& logits, std::uint64_t first_row,
@@ -189,31 +207,38 @@ spillway::LogitsSlice slice_of(const Engine& engine, const PassLogits& logits, s
 
 void bind_losses(PyEngine& engine) {
   engine
-      .def("loss_stats",
-           [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
-              const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {
-             const nb::gil_scoped_release release;
-             const auto tokens = logits.shape(0);
-             self.loss_stats(slice_of(self, logits, first_row, labels), there<float>(self, maximum, tokens, "maximum"),
-                             there<float>(self, sum, tokens, "sum"), there<float>(self, gold, tokens, "gold"));
-           })
-      .def("loss_gradient",
-           [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
-              const Anywhere& maximum, const Anywhere& log_sum, double scale) {
-             const nb::gil_scoped_release release;
-             const auto tokens = logits.shape(0);
-             self.loss_gradient(slice_of(self, logits, first_row, labels),
-                                there<float>(self, maximum, tokens, "maximum"),
-                                there<float>(self, log_sum, tokens, "log_sum"), static_cast<float>(scale));
-           })
+      .def(
+          "loss_stats",
+          [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
+             const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {
+            const nb::gil_scoped_release release;
+            const auto tokens = logits.shape(0);
+            self.loss_stats(slice_of(self, logits, first_row, labels), there<float>(self, maximum, tokens, "maximum"),
+                            there<float>(self, sum, tokens, "sum"), there<float>(self, gold, tokens, "gold"));
+          },
+          "logits"_a, "first_row"_a, "labels"_a, "maximum"_a, "sum"_a, "gold"_a)
+      .def(
+          "loss_gradient",
+          [](Engine& self, const PassLogits& logits, std::uint64_t first_row, const Anywhere& labels,
+             const Anywhere& maximum, const Anywhere& log_sum, double scale) {
+            const nb::gil_scoped_release release;
+            const auto tokens = logits.shape(0);
+            self.loss_gradient(slice_of(self, logits, first_row, labels),
+                               there<float>(self, maximum, tokens, "maximum"),
+                               there<float>(self, log_sum, tokens, "log_sum"), static_cast<float>(scale));
+          },
+          "logits"_a, "first_row"_a, "labels"_a, "maximum"_a, "log_sum"_a, "scale"_a)
       .def("loss_scale",
            [](const Engine& self) {
              const auto state = self.loss_scale();
              return std::make_pair(state.scale, state.good);
            })
-      .def("set_loss_scale", [](Engine& self, double scale, std::int64_t good) {
-        self.set_loss_scale({scale, good});
-      });
+      .def(
+          "set_loss_scale",
+          [](Engine& self, double scale, std::int64_t good) {
+            self.set_loss_scale({scale, good});
+          },
+          "scale"_a, "good"_a);
 }
 
 void bind_digests(nb::module_& module, PyEngine& engine) {
@@ -226,30 +251,36 @@ void bind_digests(nb::module_& module, PyEngine& engine) {
           "norm", [](Engine& self) { return self.norm().sum; }, WithoutGil())
       .def("abandon_step", &Engine::abandon_step, WithoutGil())
       .def("take_digests", &Engine::take_digests, WithoutGil())
-      .def("digest", [](Engine& self, const Array& values) {
-        const nb::gil_scoped_release release;
-        return self.digest({bytes_of(values), values.nbytes()});
-      });
+      .def(
+          "digest",
+          [](Engine& self, const Array& values) {
+            const nb::gil_scoped_release release;
+            return self.digest({bytes_of(values), values.nbytes()});
+          },
+          "values"_a);
 }
 
 void bind_end(PyEngine& engine) {
-  engine.def("end_step", [](Engine& self, const std::map<std::string, double>& update) {
-    const auto step = parse_update(update);
-    spillway::StepResult out;
-    {
-      const nb::gil_scoped_release release;
-      out = self.end_step(step);
-    }
-    return std::map<std::string, double>{{"grad_norm", out.grad_norm},
-                                         {"clip", out.clip},
-                                         {"loss_scale", out.loss_scale},
-                                         {"skipped", out.skipped ? 1.0 : 0.0},
-                                         {"step", static_cast<double>(out.step)},
-                                         {"seconds", out.seconds},
-                                         {"stall_seconds", out.stall_seconds},
-                                         {"early", static_cast<double>(out.early)},
-                                         {"undone", static_cast<double>(out.undone)}};
-  });
+  engine.def(
+      "end_step",
+      [](Engine& self, const std::map<std::string, double>& update) {
+        const auto step = parse_update(update);
+        spillway::StepResult out;
+        {
+          const nb::gil_scoped_release release;
+          out = self.end_step(step);
+        }
+        return std::map<std::string, double>{{"grad_norm", out.grad_norm},
+                                             {"clip", out.clip},
+                                             {"loss_scale", out.loss_scale},
+                                             {"skipped", out.skipped ? 1.0 : 0.0},
+                                             {"step", static_cast<double>(out.step)},
+                                             {"seconds", out.seconds},
+                                             {"stall_seconds", out.stall_seconds},
+                                             {"early", static_cast<double>(out.early)},
+                                             {"undone", static_cast<double>(out.undone)}};
+      },
+      "update"_a);
 }
 
 }  // namespace

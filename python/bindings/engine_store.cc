@@ -61,7 +61,7 @@ void bind_open(PyEngine& engine) {
       .def(
           "start",
           [](Engine& self, const std::optional<spillway::OpenOptions>& opening,
-             const std::optional<nb::callable>& list_pinned) {
+             const std::optional<nb::typed<nb::callable, std::vector<std::string>()>>& list_pinned) {
             auto from = opening.value_or(spillway::OpenOptions{});
             if (list_pinned) from.pinned = [&] { return list_directories(*list_pinned); };
             const nb::gil_scoped_release release;
@@ -75,11 +75,13 @@ void bind_open(PyEngine& engine) {
             return self.read_back(checkpoint, at_most);
           },
           "checkpoint"_a.none() = nb::none(), "at_most"_a = std::numeric_limits<std::int64_t>::max())
-      .def("verify",
-           [](const Engine& self, const std::vector<std::string>& pinned) {
-             const nb::gil_scoped_release release;
-             return self.verify({pinned.begin(), pinned.end()});
-           })
+      .def(
+          "verify",
+          [](const Engine& self, const std::vector<std::string>& pinned) {
+            const nb::gil_scoped_release release;
+            return self.verify({pinned.begin(), pinned.end()});
+          },
+          "pinned"_a)
       .def("durable_step", nb::overload_cast<>(&Engine::durable_step, nb::const_), WithoutGil())
       .def(
           "durable_step_of",
@@ -113,21 +115,27 @@ void bind_state(PyEngine& engine) {
             self.load_weights(checkpoint, stored_names);
           },
           "checkpoint"_a, "stored_names"_a)
-      .def("store_tensor",
-           [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
-             const nb::gil_scoped_release release;
-             self.store_tensor(tensor, first, {values.data(), values.size()});
-           })
-      .def("measure_tensor",
-           [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
-             const nb::gil_scoped_release release;
-             self.measure_tensor(tensor, first, {values.data(), values.size()});
-           })
-      .def("fetch_tensor",
-           [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
-             const nb::gil_scoped_release release;
-             self.fetch_tensor(tensor, first, {values.data(), values.size()});
-           })
+      .def(
+          "store_tensor",
+          [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
+            const nb::gil_scoped_release release;
+            self.store_tensor(tensor, first, {values.data(), values.size()});
+          },
+          "tensor"_a, "first"_a, "values"_a)
+      .def(
+          "measure_tensor",
+          [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
+            const nb::gil_scoped_release release;
+            self.measure_tensor(tensor, first, {values.data(), values.size()});
+          },
+          "tensor"_a, "first"_a, "values"_a)
+      .def(
+          "fetch_tensor",
+          [](Engine& self, std::size_t tensor, std::uint64_t first, const EngineFloats& values) {
+            const nb::gil_scoped_release release;
+            self.fetch_tensor(tensor, first, {values.data(), values.size()});
+          },
+          "tensor"_a, "first"_a, "values"_a)
       .def(
           "save_weights",
           [](Engine& self, const std::string& directory, std::uint64_t max_shard, const Names& stored_names) {
@@ -135,11 +143,13 @@ void bind_state(PyEngine& engine) {
             self.save_weights(directory, max_shard, stored_names);
           },
           "directory"_a, "max_shard"_a, "stored_names"_a = Names{})
-      .def("save_state",
-           [](Engine& self, const std::string& directory, std::int64_t) {
-             const nb::gil_scoped_release release;
-             self.save_state(directory);
-           })
+      .def(
+          "save_state",
+          [](Engine& self, const std::string& directory, std::int64_t) {
+            const nb::gil_scoped_release release;
+            self.save_state(directory);
+          },
+          "directory"_a, "step"_a)
       .def(
           "load_state",
           [](Engine& self, const std::string& directory, const std::string& weights, std::int64_t step,
@@ -153,32 +163,40 @@ void bind_state(PyEngine& engine) {
 
 void bind_durability(PyEngine& engine) {
   engine
-      .def("commit",
-           [](Engine& self, const std::string& payload) {
-             const nb::gil_scoped_release release;
-             self.commit(payload);
-           })
-      .def("set_step", &Engine::set_step)
-      .def("save_manifest",
-           [](Engine& self, const std::string& directory) {
-             const nb::gil_scoped_release release;
-             self.save_manifest(directory);
-           })
-      .def("release_manifest",
-           [](Engine& self, const nb::bytes& manifest) {
-             const std::span bytes(reinterpret_cast<const std::byte*>(manifest.c_str()), manifest.size());
-             const nb::gil_scoped_release release;
-             self.release_manifest(bytes);
-           })
-      .def("leave",
-           [](Engine& self, const std::string& payload) {
-             std::vector<std::byte> out;
-             {
-               const nb::gil_scoped_release release;
-               out = self.leave(payload);
-             }
-             return nb::bytes(reinterpret_cast<const char*>(out.data()), out.size());
-           })
+      .def(
+          "commit",
+          [](Engine& self, const std::string& payload) {
+            const nb::gil_scoped_release release;
+            self.commit(payload);
+          },
+          "payload"_a)
+      .def("set_step", &Engine::set_step, "step"_a)
+      .def(
+          "save_manifest",
+          [](Engine& self, const std::string& directory) {
+            const nb::gil_scoped_release release;
+            self.save_manifest(directory);
+          },
+          "directory"_a)
+      .def(
+          "release_manifest",
+          [](Engine& self, const nb::bytes& manifest) {
+            const std::span bytes(reinterpret_cast<const std::byte*>(manifest.c_str()), manifest.size());
+            const nb::gil_scoped_release release;
+            self.release_manifest(bytes);
+          },
+          "content"_a)
+      .def(
+          "leave",
+          [](Engine& self, const std::string& payload) {
+            std::vector<std::byte> out;
+            {
+              const nb::gil_scoped_release release;
+              out = self.leave(payload);
+            }
+            return nb::bytes(reinterpret_cast<const char*>(out.data()), out.size());
+          },
+          "payload"_a)
       .def("take_back", &Engine::take_back);
 }
 

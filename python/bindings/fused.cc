@@ -97,13 +97,15 @@ void bind_norms(PyEngine& engine) {
 
 void bind_gates(PyEngine& engine) {
   engine
-      .def("swiglu",
-           [](Engine& self, const Anywhere& gate, const Anywhere& up, const Anywhere& out) {
-             const nb::gil_scoped_release release;
-             const auto* const values = there(self, gate, "a gate");
-             self.compute(device::SwiGlu{element_of(gate), values, alike(self, up, gate, "swiglu: up is as gate"),
-                                         alike(self, out, gate, "swiglu: out is as gate"), gate.size()});
-           })
+      .def(
+          "swiglu",
+          [](Engine& self, const Anywhere& gate, const Anywhere& up, const Anywhere& out) {
+            const nb::gil_scoped_release release;
+            const auto* const values = there(self, gate, "a gate");
+            self.compute(device::SwiGlu{element_of(gate), values, alike(self, up, gate, "swiglu: up is as gate"),
+                                        alike(self, out, gate, "swiglu: out is as gate"), gate.size()});
+          },
+          "gate"_a, "up"_a, "out"_a)
       .def(
           "swiglu_backward",
           [](Engine& self, const Anywhere& gate, const Anywhere& up, const Anywhere& gradient, const Anywhere& to_gate,
@@ -124,37 +126,40 @@ device::Rotary::Strides strides_of(const Heads& heads) {
 }
 
 void bind_rotations(PyEngine& engine) {
-  engine.def("rotate", [](Engine& self, const Heads& in, const Angles& cosines, const Angles& sines, const Heads& out,
-                          bool backward) {
-    for (const auto i : {0, 1, 2, 3}) require(in.shape(i) == out.shape(i), "rotate: out is as in");
-    const auto size = in.shape(3);
-    const bool shared = cosines.shape(0) == 1;
-    require(size % 2 == 0, "rotate: heads have an even size");
-    require((shared || cosines.shape(0) == in.shape(0)) && cosines.shape(1) == in.shape(2) && cosines.shape(2) == size,
+  engine.def(
+      "rotate",
+      [](Engine& self, const Heads& in, const Angles& cosines, const Angles& sines, const Heads& out, bool backward) {
+        for (const auto i : {0, 1, 2, 3}) require(in.shape(i) == out.shape(i), "rotate: out is as in");
+        const auto size = in.shape(3);
+        const bool shared = cosines.shape(0) == 1;
+        require(size % 2 == 0, "rotate: heads have an even size");
+        require(
+            (shared || cosines.shape(0) == in.shape(0)) && cosines.shape(1) == in.shape(2) && cosines.shape(2) == size,
             "rotate: a token of a sequence has an angle for each element of a head");
-    for (const auto i : {0, 1, 2}) {
-      require(sines.shape(i) == cosines.shape(i) && sines.stride(i) == cosines.stride(i),
-              "rotate: sines lie as cosines do");
-    }
-    require(in.stride(3) == 1 && out.stride(3) == 1 && cosines.stride(2) == 1, "rotate: elements lie side by side");
-    require(in.dtype() == out.dtype() && in.dtype() == cosines.dtype() && in.dtype() == sines.dtype(),
-            "rotate: all have one type");
-    const nb::gil_scoped_release release;
-    self.compute(device::Rotary{.type = element_of(in),
-                                .backward = backward,
-                                .in = there(self, in, "heads"),
-                                .cosines = there(self, cosines, "cosines"),
-                                .sines = there(self, sines, "sines"),
-                                .out = there(self, out, "rotated heads"),
-                                .sequences = in.shape(0),
-                                .heads = in.shape(1),
-                                .tokens = in.shape(2),
-                                .half = size / 2,
-                                .in_strides = strides_of(in),
-                                .out_strides = strides_of(out),
-                                .table_strides = {shared ? 0 : static_cast<std::uint64_t>(cosines.stride(0)), 0,
-                                                  static_cast<std::uint64_t>(cosines.stride(1))}});
-  });
+        for (const auto i : {0, 1, 2}) {
+          require(sines.shape(i) == cosines.shape(i) && sines.stride(i) == cosines.stride(i),
+                  "rotate: sines lie as cosines do");
+        }
+        require(in.stride(3) == 1 && out.stride(3) == 1 && cosines.stride(2) == 1, "rotate: elements lie side by side");
+        require(in.dtype() == out.dtype() && in.dtype() == cosines.dtype() && in.dtype() == sines.dtype(),
+                "rotate: all have one type");
+        const nb::gil_scoped_release release;
+        self.compute(device::Rotary{.type = element_of(in),
+                                    .backward = backward,
+                                    .in = there(self, in, "heads"),
+                                    .cosines = there(self, cosines, "cosines"),
+                                    .sines = there(self, sines, "sines"),
+                                    .out = there(self, out, "rotated heads"),
+                                    .sequences = in.shape(0),
+                                    .heads = in.shape(1),
+                                    .tokens = in.shape(2),
+                                    .half = size / 2,
+                                    .in_strides = strides_of(in),
+                                    .out_strides = strides_of(out),
+                                    .table_strides = {shared ? 0 : static_cast<std::uint64_t>(cosines.stride(0)), 0,
+                                                      static_cast<std::uint64_t>(cosines.stride(1))}});
+      },
+      "heads"_a, "cosines"_a, "sines"_a, "out"_a, "backward"_a);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ void bind_process(nb::module_& module) {
         const nb::gil_scoped_release release;
         return spillway::sys::exchange(one, other);
       },
+      nb::arg("one"), nb::arg("other"),
       "Two names of one file system change what they have, at once. False where the file system cannot do that.");
   module.def("gpu_kernels", [] { return !spillway::device::cuda_kernels().empty(); });
   module.def(

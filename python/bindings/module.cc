@@ -51,6 +51,7 @@ NB_MODULE(_engine, module) {
   bind_description(module);
   bind_profile(module);
   bind_settings(module);
+  bind_engine_answers(module);
   bind_engine(module);
   bind_interruption(module);
   bind_machine(module);

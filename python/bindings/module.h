@@ -7,6 +7,7 @@ void bind_checkpoint(nanobind::module_& module);
 void bind_coding(nanobind::module_& module);
 void bind_description(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_engine_answers(nanobind::module_& module);
 void bind_interruption(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);

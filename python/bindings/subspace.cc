@@ -216,29 +216,39 @@ void bind_published(nb::module_& module) {
 void bind_projections(nb::module_& module) {
   nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
       .def(nb::init<const spillway::plan::Description&>(), "description"_a)
-      .def("wants_whole_gradient", [](const Projections& self, std::size_t tensor,
-                                      std::uint64_t /*micro_batch*/) { return self.subspaces.refits_in_pass(tensor); })
-      .def("whole_gradient",
-           [](Projections& self, std::size_t tensor, const Given& gradient) {
-             const nb::gil_scoped_release release;
-             self.subspaces.refit(tensor, {gradient.data(), gradient.size()}, {});
-           })
-      .def("compress",
-           [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
-             const nb::gil_scoped_release release;
-             spillway::device::compute(spillway::device::Compress{.type = self.description.computes(),
-                                                                  .by = self.subspaces.side(tensor, side),
-                                                                  .in = bytes(in),
-                                                                  .in_stride = in.shape(1),
-                                                                  .tokens = in.shape(0),
-                                                                  .out = bytes(out),
-                                                                  .out_stride = in.shape(0)},
-                                       {});
-           })
-      .def("signs",
-           [](const Projections& self, std::size_t tensor, const Floats& out) {
-             self.subspaces.signs(tensor, {out.data(), out.size()});
-           })
+      .def(
+          "wants_whole_gradient",
+          [](const Projections& self, std::size_t tensor, std::uint64_t /*micro_batch*/) {
+            return self.subspaces.refits_in_pass(tensor);
+          },
+          "tensor"_a, "micro_batch"_a)
+      .def(
+          "whole_gradient",
+          [](Projections& self, std::size_t tensor, const Given& gradient) {
+            const nb::gil_scoped_release release;
+            self.subspaces.refit(tensor, {gradient.data(), gradient.size()}, {});
+          },
+          "tensor"_a, "gradient"_a)
+      .def(
+          "compress",
+          [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
+            const nb::gil_scoped_release release;
+            spillway::device::compute(spillway::device::Compress{.type = self.description.computes(),
+                                                                 .by = self.subspaces.side(tensor, side),
+                                                                 .in = bytes(in),
+                                                                 .in_stride = in.shape(1),
+                                                                 .tokens = in.shape(0),
+                                                                 .out = bytes(out),
+                                                                 .out_stride = in.shape(0)},
+                                      {});
+          },
+          "tensor"_a, "side"_a, "tokens"_a, "out"_a)
+      .def(
+          "signs",
+          [](const Projections& self, std::size_t tensor, const Floats& out) {
+            self.subspaces.signs(tensor, {out.data(), out.size()});
+          },
+          "tensor"_a, "out"_a)
       .def("end_step", [](Projections& self) {
         self.subspaces.end(true);
         self.subspaces.begin(0, 1);

@@ -12,18 +12,29 @@
 
 namespace spillway {
 
+/// Files leave out a field without a value, or write it: null, or {}.
+enum class Empty : unsigned char { left_out, written };
+
 /// A field under its own name.
 template <class T, class V>
 struct Field {
   using Value = V;
   const char* name;
   V T::*member;
+  Empty empty = Empty::left_out;
 
+  /// The name in files, which have `class` where languages want `class_`.
+  [[nodiscard]] constexpr std::string_view key() const {
+    const std::string_view out = name;
+    return out.ends_with('_') ? out.substr(0, out.size() - 1) : out;
+  }
   const V& get(const T& it) const { return it.*member; }
   void set(T& it, V value) const { it.*member = std::move(value); }
 };
 template <class T, class V>
 Field(const char*, V T::*) -> Field<T, V>;
+template <class T, class V>
+Field(const char*, V T::*, Empty) -> Field<T, V>;
 
 /// The fields of a struct; none: it is no struct that is walked over.
 template <class T>

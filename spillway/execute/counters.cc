@@ -1,14 +1,11 @@
 #include "spillway/execute/counters.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "spillway/execute/trace.h"
 
 namespace spillway::execute {
 namespace {
-
-using nlohmann::json;
 
 std::string node_name(const plan::Budget& budget, std::size_t unit) {
   return budget.nodes.empty() ? "dram" : budget.nodes.at(unit).name();
@@ -33,78 +30,74 @@ std::string silent_path(const RunStorage& storage, const plan::Budget& budget) {
   return longest > 0 || paths.size() == 1 ? out : "paths";
 }
 
-json of_path(const storage::Path& path) {
+PathCounters of_path(const storage::Path& path) {
   const auto counted = path.counters();
-  return {{"read", counted.read},
-          {"written", counted.written},
-          {"busy_seconds", counted.busy_seconds},
-          {"read_seconds", counted.read_seconds},
-          {"write_seconds", counted.write_seconds},
-          {"syncs", counted.syncs},
-          {"sync_seconds", counted.sync_seconds},
-          {"direct", path.direct()},
-          {"notice", path.notice()},
-          {"volume", path.volume().string()}};
+  return {.read = counted.read,
+          .written = counted.written,
+          .busy_seconds = counted.busy_seconds,
+          .read_seconds = counted.read_seconds,
+          .write_seconds = counted.write_seconds,
+          .syncs = counted.syncs,
+          .sync_seconds = counted.sync_seconds,
+          .direct = path.direct(),
+          .notice = path.notice(),
+          .volume = path.volume().string()};
 }
 
 /// Measured rates, and the paths that were retired.
-void add_pool(json& out, const storage::Pool& pool, const plan::Budget& budget) {
+void add_pool(Counters& out, const storage::Pool& pool, const plan::Budget& budget) {
   const auto states = pool.paths();
   for (std::size_t p = 0; p < states.size(); ++p) {
-    auto& path = out["paths"][budget.paths[p].name];
-    path["read_rate"] = states[p].speed.read;
-    path["write_rate"] = states[p].speed.write;
-    path["used"] = states[p].capacity - states[p].free;
+    auto& path = out.paths[budget.paths[p].name];
+    path.read_rate = states[p].speed.read;
+    path.write_rate = states[p].speed.write;
+    path.used = states[p].capacity - states[p].free;
   }
-  out["outages"] = json::array();
-  for (const auto& outage : pool.outages()) {
-    out["outages"].push_back({{"path", budget.paths[outage.path].name}, {"reason", outage.reason}});
+  auto& outages = out.outages.emplace();
+  for (const auto& outage : pool.outages()) outages.push_back({budget.paths[outage.path].name, outage.reason});
+}
+
+DeviceCounters of_device(const device::Device& device, const Executor& executor) {
+  DeviceCounters out{.name = device.name(),
+                     .memory = device.memory().size(),
+                     .to_device = device.copied(device::Direction::to_device),
+                     .from_device = device.copied(device::Direction::from_device),
+                     .notice = device.notice()};
+  const auto totals = executor.device_passes();
+  for (std::size_t kind = 0; kind < totals.size(); ++kind) {
+    if (totals[kind].passes > 0) out.passes[plan::kPasses[kind].key] = {totals[kind].passes, totals[kind].seconds};
   }
+  return out;
 }
 
 }  // namespace
 
-std::string counters(const Counted& run, const plan::Budget& budget, const network::CountingPort* network) {
-  json out;
+Counters counters(const Counted& run, const plan::Budget& budget, const network::CountingPort* network) {
+  Counters out;
   const auto& waits = run.executor.waits();
-  out["arena_bytes"] = run.resources.host().size();
-  out["stall_seconds"] = waits.list_by_lane();
+  out.arena_bytes = run.resources.host().size();
+  out.stall_seconds = waits.list_by_lane();
   for (const auto& [cause, seconds] : waits.seconds()) {
-    out["waits"][waited_for(budget, cause)][plan::name_of(cause.lane)] = seconds;
+    out.waits[waited_for(budget, cause)][plan::name_of(cause.lane)] = seconds;
   }
   const auto updated = run.executor.updated();
   for (std::size_t unit = 0; unit < updated.size(); ++unit) {
-    out["updates"][node_name(budget, unit)] = {{"elements", updated[unit].elements},
-                                               {"seconds", updated[unit].seconds}};
+    out.updates[node_name(budget, unit)] = {updated[unit].elements, updated[unit].seconds};
   }
   for (const auto& it : run.asked_pieces.counts()) {
-    out["pieces"].push_back(
-        {{"block", it.block}, {"asked", it.asked}, {"resident", it.resident}, {"pieces", it.pieces}});
+    if (!out.pieces) out.pieces.emplace();
+    out.pieces->push_back({it.block, it.asked, it.resident, it.pieces});
   }
   const auto paths = run.storage.paths();
-  for (std::size_t p = 0; p < paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*paths[p]);
-  if (run.saving.durable()) out["stall_seconds"]["commit"] = run.saving.waited();
-  if (const auto* device = run.resources.device()) {
-    out["device"] = {{"name", device->name()},
-                     {"memory", device->memory().size()},
-                     {"to_device", device->copied(device::Direction::to_device)},
-                     {"from_device", device->copied(device::Direction::from_device)},
-                     {"notice", device->notice()}};
-    auto& passes = out["device"]["passes"] = json::object();
-    const auto totals = run.executor.device_passes();
-    for (std::size_t kind = 0; kind < totals.size(); ++kind) {
-      if (totals[kind].passes == 0) continue;
-      passes[plan::kPasses[kind].key] = {{"passes", totals[kind].passes}, {"seconds", totals[kind].seconds}};
-    }
-  }
+  for (std::size_t p = 0; p < paths.size(); ++p) out.paths[budget.paths[p].name] = of_path(*paths[p]);
+  if (run.saving.durable()) out.stall_seconds["commit"] = run.saving.waited();
+  if (const auto* device = run.resources.device()) out.device = of_device(*device, run.executor);
   if (network != nullptr) {
     const auto moved = network->traffic();
-    out["network"] = {{"sent", moved.sent},
-                      {"received", moved.received},
-                      {"between_machines", {{"sent", moved.sent_between}, {"received", moved.received_between}}}};
+    out.network = NetworkCounters{moved.sent, moved.received, {moved.sent_between, moved.received_between}};
   }
   if (const auto* pool = run.storage.pool()) add_pool(out, *pool, budget);
-  return out.dump();
+  return out;
 }
 
 std::map<std::string, Silence> silence(const Counted& run, const plan::Plan& plan, const state::Layout& layout,
@@ -144,22 +137,19 @@ std::optional<Delay> lateness(const Counted& run, const plan::Schedule& schedule
                .seconds = late->seconds};
 }
 
-std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
-                  const plan::Budget& budget, const std::vector<NodeOptions>& nodes, std::span<const std::byte> arena) {
-  auto out = json::object();
-  if (plan.regions.empty()) return out.dump();
+std::optional<MemoryPlaces> where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
+                                  const plan::Budget& budget, const std::vector<NodeOptions>& nodes,
+                                  std::span<const std::byte> arena) {
+  if (plan.regions.empty()) return std::nullopt;
+  MemoryPlaces out{.chunks = layout.chunks().size()};
   const auto planned = plan::bytes_by_node(plan.regions, budget.nodes.size());
   const auto there = on_nodes(plan, layout, rule, budget, nodes, arena);
   for (std::size_t n = 0; n < planned.size(); ++n) {
-    out["nodes"][budget.nodes[n].name()] = {
-        {"planned", planned[n]}, {"there", there.held[n].there}, {"in_memory", there.held[n].in_memory}};
+    out.nodes[budget.nodes[n].name()] = {planned[n], there.held[n].there, there.held[n].in_memory};
   }
-  out["chunks"] = layout.chunks().size();
-  out["elsewhere"] = there.elsewhere;
-  out["aside"] = json::object();
-  for (const auto& [name, it] : there.aside)
-    out["aside"][name] = {{"buffers", it.buffers}, {"elsewhere", it.elsewhere}};
-  return out.dump();
+  out.elsewhere.assign(there.elsewhere.begin(), there.elsewhere.end());
+  for (const auto& [name, it] : there.aside) out.aside[name] = {it.buffers, it.elsewhere};
+  return out;
 }
 
 }  // namespace spillway::execute

@@ -1,4 +1,4 @@
-// State of a run while it works. Text is JSON, whose fields are those of docs/reference and of metrics.jsonl.
+// State of a run while it works: what it has counted, and where its memory lies.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include "spillway/execute/run_storage.h"
 #include "spillway/execute/saving.h"
 #include "spillway/execute/silence.h"
+#include "spillway/execute/telemetry.h"
 #include "spillway/network/counting_port.h"
 
 namespace spillway::execute {
@@ -28,10 +29,9 @@ struct Counted {
   const Saving& saving;
 };
 
-/// Bytes moved by path, measured rates and retired paths; elements updated by NUMA node; seconds waited, by what for;
-/// pieces that steps asked for, by block; bytes to and from other processes. `network`: null in a world of one.
-[[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget,
-                                   const network::CountingPort* network = nullptr);
+/// Counts so far. `network`: null in a world of one.
+[[nodiscard]] Counters counters(const Counted& run, const plan::Budget& budget,
+                                const network::CountingPort* network = nullptr);
 
 /// Silence of each path, and of each lane of a device ("device:to_device"). Any thread may ask.
 [[nodiscard]] std::map<std::string, Silence> silence(const Counted& run, const plan::Plan& plan,
@@ -41,9 +41,10 @@ struct Counted {
 [[nodiscard]] std::optional<Delay> lateness(const Counted& run, const plan::Schedule& schedule,
                                             const state::Layout& layout, const plan::Budget& budget);
 
-/// Bytes by NUMA node, planned and as the kernel says of `arena`; {} where the plan places nothing on nodes.
-[[nodiscard]] std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
-                                const plan::Budget& budget, const std::vector<NodeOptions>& nodes,
-                                std::span<const std::byte> arena);
+/// Places of `arena`, planned and as the kernel says. Nothing where the plan places nothing on nodes.
+[[nodiscard]] std::optional<MemoryPlaces> where(const plan::Plan& plan, const state::Layout& layout,
+                                                const state::UpdateRule& rule, const plan::Budget& budget,
+                                                const std::vector<NodeOptions>& nodes,
+                                                std::span<const std::byte> arena);
 
 }  // namespace spillway::execute

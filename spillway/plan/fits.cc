@@ -6,7 +6,6 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -59,13 +58,6 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
   return out;
 }
 
-/// Tokens per second by DRAM budget, sequence and batch; 0 where there is no plan.
-struct FitTable {
-  std::vector<Bytes> budgets;
-  std::vector<std::uint64_t> sequences, batches;
-  std::vector<double> rates;  ///< by budget, then sequence, then batch
-};
-
 /// None where it does not fit.
 std::optional<Plan> plan_of(const FitRequest& asked, const state::Layout& layout) {
   return if_it_fits([&] { return plan_alone(asked.description, layout, asked.budget, asked.rates); });
@@ -99,7 +91,7 @@ class Cells {
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t at; (at = next++) < products.size();) {
-        for (const auto budget : table.budgets) rate(known_.at(products[at]), budget, products[at]);
+        for (const auto budget : table.dram_budgets) rate(known_.at(products[at]), budget, products[at]);
       }
     };
     std::vector<std::future<void>> others;
@@ -154,16 +146,17 @@ class Cells {
 };
 
 FitTable fit_table(const FitRequest& request, Cells& cells) {
-  FitTable out{.budgets = {request.budget.dram / 2, request.budget.dram, request.budget.dram * 2},
-               .sequences = {std::max<std::uint64_t>(1, request.sequence / 2), request.sequence, request.sequence * 2,
-                             request.sequence * 4},
-               .batches = {request.batch, request.batch * 2},
-               .rates = {}};
+  FitTable out{
+      .dram_budgets = {request.budget.dram / 2, request.budget.dram, request.budget.dram * 2},
+      .sequences = {std::max<std::uint64_t>(1, request.sequence / 2), request.sequence, request.sequence * 2,
+                    request.sequence * 4},
+      .batches = {request.batch, request.batch * 2},
+  };
   if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
   cells.ask_all(out);
-  for (const auto budget : out.budgets) {
+  for (const auto budget : out.dram_budgets) {
     for (const auto sequence : out.sequences) {
-      for (const auto batch : out.batches) out.rates.push_back(cells.rate(budget, sequence, batch));
+      for (const auto batch : out.batches) out.tokens_per_second.push_back(cells.rate(budget, sequence, batch));
     }
   }
   return out;
@@ -179,21 +172,21 @@ std::uint64_t longest_sequence(const FitRequest& request, const Cells& cells) {
 }
 
 /// The plan with a GiB more where layers keep what autograd saves of them; nothing where none can.
-nlohmann::json with_a_gib_more(const FitRequest& request) {
+std::optional<LargerMemory> with_a_gib_more(const FitRequest& request) {
   auto budget = request.budget;
-  if (budget.saved.blocks.empty()) return {};
+  if (budget.saved.blocks.empty()) return std::nullopt;
   const bool there = budget.saved.on_device && budget.device;
   (there ? budget.device->capacity : budget.dram) += GiB;
   if (!there && budget.has_nodes()) budget.nodes[0].capacity += GiB;
   const auto plan = plan_alone(request.description, request.description.layout(), budget, request.rates);
-  return {{"tier", there ? "device" : "dram"},
-          {"keep", plan.keeping.size()},
-          {"spill", plan.spilling.size()},
-          {"predicted_step_seconds", plan.prediction.step_seconds}};
+  return LargerMemory{.tier = there ? "device" : "dram",
+                      .keep = plan.keeping.size(),
+                      .spill = plan.spilling.size(),
+                      .predicted_step_seconds = plan.prediction.step_seconds};
 }
 
 /// The plan of a step with one micro-batch more in each process, which the weights of the others serve, too.
-nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
+LongerStep with_a_micro_batch_more(const FitRequest& request) {
   auto asked = request;
   auto& description = asked.description;
   const auto times = 1 + 1 / static_cast<double>(std::max<std::uint64_t>(1, description.count_own_accumulation()));
@@ -205,32 +198,23 @@ nlohmann::json with_a_micro_batch_more(const FitRequest& request) {
   description.micro_batches += description.world.size * tiles;
   scale(asked.rates, times);
   const auto plan = plan_of(asked, description.layout());
-  nlohmann::json out;
-  out["fits"] = plan.has_value();
-  if (!plan) return out;
-  out["predicted_step_seconds"] = plan->prediction.step_seconds;
-  out["tokens_per_second"] = rate_of(asked, *plan);
-  return out;
-}
-
-nlohmann::json json_of(const FitTable& table) {
-  return {{"dram_budgets", table.budgets},
-          {"sequences", table.sequences},
-          {"batches", table.batches},
-          {"tokens_per_second", table.rates}};
+  if (!plan) return {};
+  return {.fits = true,
+          .predicted_step_seconds = plan->prediction.step_seconds,
+          .tokens_per_second = rate_of(asked, *plan)};
 }
 
 }  // namespace
 
-std::string fits_json(const FitRequest& request) {
+Fits find_fits(const FitRequest& request) {
   check(request);
   Cells cells(request);
-  const auto table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
-  nlohmann::json out{{"longest_sequence", longest_sequence(request, cells)},
-                     {"fit_table", json_of(table)},
-                     {"a_micro_batch_more", with_a_micro_batch_more(request)}};
-  if (auto more = with_a_gib_more(request); !more.is_null()) out["a_gib_more"] = std::move(more);
-  return out.dump();
+  Fits out;
+  out.fit_table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
+  out.longest_sequence = longest_sequence(request, cells);
+  out.a_micro_batch_more = with_a_micro_batch_more(request);
+  out.a_gib_more = with_a_gib_more(request);
+  return out;
 }
 
 }  // namespace spillway::plan

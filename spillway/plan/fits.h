@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,38 @@ struct FitRequest {
   const Plan* planned = nullptr;                    ///< what the planner says of all that; null: it is asked
 };
 
-/// {"longest_sequence": for which there is a plan at this batch, a multiple of 64 (of a shorter one that the dry run
-/// had), at most 4 times that of the dry run; 0: none, "fit_table": {"dram_budgets": the budget, a half and twice as
-/// much, "sequences": from a half to four times, "batches": from a half to twice, "tokens_per_second": by budget, then
-/// sequence, then batch; 0 where there is no plan}, "a_micro_batch_more": {"fits", "predicted_step_seconds",
-/// "tokens_per_second"}: of a step that accumulates once more, and where layers can keep what autograd saves of them
-/// "a_gib_more": {"tier", "keep", "predicted_step_seconds"}: the plan with a GiB more for that}. Plans on up to four
-/// threads; the result is the same on any number. Throws Error(bad_input) for a request without tokens.
-[[nodiscard]] std::string fits_json(const FitRequest& request);
+/// Tokens per second of plans; 0: it does not fit.
+struct FitTable {
+  std::vector<Bytes> dram_budgets = {};        ///< a half of the budget, the budget, twice as much
+  std::vector<std::uint64_t> sequences = {};   ///< from a half to four times
+  std::vector<std::uint64_t> batches = {};     ///< from a half to twice
+  std::vector<double> tokens_per_second = {};  ///< by budget, then sequence, then batch
+};
+
+/// A step that accumulates one micro-batch more in each process.
+struct LongerStep {
+  bool fits = false;
+  std::optional<double> predicted_step_seconds = {}, tokens_per_second = {};  ///< none: it does not fit
+};
+
+/// The plan with a GiB more for layers to keep what autograd saves of them.
+struct LargerMemory {
+  std::string tier;  ///< that has the GiB: "device" or "dram"
+  std::uint64_t keep = 0, spill = 0;
+  double predicted_step_seconds = 0;
+};
+
+struct Fits {
+  /// For which there is a plan at this batch, a multiple of 64 (of a shorter one that the dry run had), at most 4 times
+  /// that of the dry run; 0: none.
+  std::uint64_t longest_sequence = 0;
+  FitTable fit_table = {};
+  LongerStep a_micro_batch_more = {};
+  std::optional<LargerMemory> a_gib_more = {};  ///< none: no layer can keep what autograd saves of it
+};
+
+/// Plans on up to four threads; the result is the same on any number. Throws Error(bad_input) for a request without
+/// tokens.
+[[nodiscard]] Fits find_fits(const FitRequest& request);
 
 }  // namespace spillway::plan

@@ -109,8 +109,4 @@ struct Plan : LaidOut {
 /// True if fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
-/// plan.json.
-[[nodiscard]] std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
-                                  const Budget& budget);
-
 }  // namespace spillway::plan

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/field_json.h"
 #include "spillway/plan/settings_fields.h"
 
 namespace spillway::plan {
@@ -18,43 +19,6 @@ constexpr double kMost = 1e18;
 
 [[noreturn]] void refuse(const std::string& key, const json& value, const char* why) {
   throw Error(ErrorCode::bad_input, text("the key ", key, " has the value ", value.dump(), why));
-}
-
-json write(const ShareOrTier& value);
-json write(const machine::Profile& profile);
-template <class T>
-json write(const std::vector<T>& values);
-template <class T>
-json write(const std::optional<T>& value);
-
-template <class T>
-json write(const T& value) {
-  if constexpr (kHasFields<T>) {
-    json out = json::object();
-    for_each_field<T>([&](const auto& field) { out[field.name] = write(field.get(value)); });
-    return out;
-  } else if constexpr (kHasWords<T>) {
-    return word_of(value);
-  } else {
-    return value;
-  }
-}
-json write(const ShareOrTier& value) {
-  const auto* share = std::get_if<double>(&value);
-  return share == nullptr ? json(std::get<std::string>(value)) : json(*share);
-}
-template <class T>
-json write(const std::vector<T>& values) {
-  auto out = json::array();
-  for (const auto& value : values) out.push_back(write(value));
-  return out;
-}
-template <class T>
-json write(const std::optional<T>& value) {
-  return value ? write(*value) : json();
-}
-json write(const machine::Profile& /*profile*/) {
-  return {};
 }
 
 double read_number(const json& value, const std::string& key) {
@@ -115,21 +79,11 @@ void read(std::optional<T>& out, const json& value, const std::string& key) {
 }
 void read(machine::Profile& /*out*/, const json& /*value*/, const std::string& /*key*/) {}
 
-/// Removes what is empty.
-void prune(json& value) {
-  if (value.is_array()) std::ranges::for_each(value, prune);
-  if (!value.is_object()) return;
-  for (auto it = value.begin(); it != value.end();) {
-    prune(*it);
-    it = it->is_null() ? value.erase(it) : std::next(it);
-  }
-}
-
 }  // namespace
 
 json to_json(const EngineSettings& settings) {
-  auto out = write(settings);
-  prune(out);
+  auto out = make_json(settings);
+  out.erase("profile");
   return out;
 }
 

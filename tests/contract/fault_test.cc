@@ -151,7 +151,11 @@ TEST_F(Fault, WithoutAJournalTheOtherPathsHoldTheRunOrItEndsWithWhatTheyLack) {
       } catch (const Error& failed) {
         error = failed;
       }
-      EXPECT_NE(engine.counters().find(text("path:", paths - 1, " gets no more writes")), std::string::npos) << what;
+      const auto outages = engine.counters().outages.value();
+      const auto reason = text("path:", paths - 1, " gets no more writes");
+      EXPECT_TRUE(std::ranges::any_of(outages, [&](const auto& it) {
+        return it.reason.find(reason) != std::string::npos;
+      })) << what;
       ASSERT_EQ(error.has_value(), paths == 2) << what << (error ? text(": ", error->what()) : "");
       if (!error) continue;
       EXPECT_EQ(error->code(), ErrorCode::io) << what;
@@ -185,7 +189,7 @@ TEST_F(Fault, APathThatTakesNoMoreWritesIsLeftOutAndTheRunGoesOn) {
       });
       EXPECT_EQ(ended, run_.steps());
       EXPECT_TRUE(run_.holds(engine, run_.steps()));
-      EXPECT_EQ(engine.counters().find("\"outages\":[]"), std::string::npos) << "nothing was left out";
+      EXPECT_FALSE(engine.counters().outages.value().empty()) << "nothing was left out";
       engine.close();
     }
     expect_intact(2, {run_.steps(), ""}, text("round ", round));

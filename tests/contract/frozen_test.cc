@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/contract/directory.h"
@@ -46,7 +45,7 @@ Bytes written_by_a_step(const std::string& frozen) {
   toy.fill();
   const auto written = [&] {
     engine.flush();
-    return nlohmann::json::parse(engine.counters())["paths"]["path:0"]["written"].get<Bytes>();
+    return engine.counters().paths.at("path:0").written;
   };
   toy.step(1);
   engine.commit("");

@@ -2,7 +2,6 @@
 // with in another directory.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/contract/directory.h"
@@ -57,9 +56,9 @@ TEST(MemoryFile, ChangesNoBit) {
     Engine engine(description, settings);
     EXPECT_EQ(trained(description, engine), expected) << "round " << round;
     used += engine.plan().node_peaks[1] > 0 ? 1 : 0;
-    const auto file = nlohmann::json::parse(engine.where())["nodes"]["file:0"];
-    EXPECT_EQ(file["there"], file["planned"]) << file;
-    EXPECT_LE(file["in_memory"], file["planned"]) << file;
+    const auto file = engine.where().value().nodes.at("file:0");
+    EXPECT_EQ(file.there, file.planned);
+    EXPECT_LE(file.in_memory, file.planned);
     EXPECT_TRUE(std::filesystem::is_empty(where.path())) << "its file has a name";
   }
   EXPECT_GT(used, static_cast<std::size_t>(rounds) / 2)

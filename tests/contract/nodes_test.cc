@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 #include <span>
 
@@ -100,12 +99,12 @@ TEST(Nodes, UpdatesAreCountedByNode) {
     engine.start();
     train_on_nodes(engine, description);
     engine.flush();
-    const auto told = nlohmann::json::parse(engine.counters())["updates"];
+    const auto told = engine.counters().updates;
     std::uint64_t elements = 0, nodes = 0;
-    for (const auto& [name, done] : told.items()) {
-      elements += done["elements"].get<std::uint64_t>();
-      nodes += done["elements"] > 0 ? 1 : 0;
-      EXPECT_EQ(done["elements"] > 0, done["seconds"] > 0) << name;
+    for (const auto& [name, done] : told) {
+      elements += done.elements;
+      nodes += done.elements > 0 ? 1 : 0;
+      EXPECT_EQ(done.elements > 0, done.seconds > 0) << name;
     }
     std::uint64_t a_step = 0;  // chunks are updated with their padding
     for (const auto task : engine.plan().schedule.update_task) {
@@ -157,7 +156,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   engine.start();
   EXPECT_EQ(nodes_used(engine), machine.size());
   EXPECT_EQ(train_on_nodes(engine, description), expected);
-  EXPECT_NE(engine.where().find("\"elsewhere\":[]"), std::string::npos) << engine.where();
+  EXPECT_EQ(engine.where().value().elsewhere, std::vector<std::uint64_t>());
   const auto& plan = engine.plan();
   const auto& schedule = plan.schedule;
   const auto* arena = engine.memory().data();
@@ -178,7 +177,9 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   }
   EXPECT_EQ(boundaries, 7U) << "of each layer and the norm its input, which backward starts from";
   EXPECT_GE(gradients, 6U);
-  EXPECT_NE(engine.where().find("\"activation\":{\"buffers\":7,\"elsewhere\":0}"), std::string::npos) << engine.where();
+  const auto aside = engine.where().value().aside.at("activation");
+  EXPECT_EQ(aside.buffers, 7U);
+  EXPECT_EQ(aside.elsewhere, 0U);
 }
 
 TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -146,7 +145,7 @@ inline Outcome train_on_gpu(const plan::Description& description, const Settings
     if (s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
   }
   out.masters = toy.masters();
-  if (notice != nullptr) *notice = nlohmann::json::parse(engine.counters())["device"]["notice"];
+  if (notice != nullptr) *notice = engine.counters().device.value().notice;
   return out;
 }
 

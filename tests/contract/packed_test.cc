@@ -7,7 +7,6 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
@@ -267,9 +266,7 @@ class AskedExperts : public ::testing::Test {
         {.layers = 2, .embedding = false, .head = false, .micro_batches = 1, .experts = 20, .asked = asked});
   }
 
-  [[nodiscard]] Bytes read() const {
-    return nlohmann::json::parse(engine_->counters())["paths"]["path:0"]["read"].get<Bytes>();
-  }
+  [[nodiscard]] Bytes read() const { return engine_->counters().paths.at("path:0").read; }
 
   const plan::Description description_;
   const Directory where_;

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +24,9 @@ TEST(Ranks, OnTwoMachinesSendBetweenThemWhatTwoProcessesWould) {
     std::atomic<std::uint64_t> sent = 0, inside = 0;
     test::World world{.size = size, .own_weights = true, .local = local};
     world.tell = [&](const Engine& engine, bool after) {
-      const auto found = nlohmann::json::parse(engine.counters())["network"];
-      const auto crossed = found["between_machines"]["sent"].get<std::uint64_t>();
-      const auto stayed = found["sent"].get<std::uint64_t>() - crossed;
+      const auto found = engine.counters().network.value();
+      const auto crossed = found.between_machines.sent;
+      const auto stayed = found.sent - crossed;
       after ? sent += crossed : sent -= crossed;
       after ? inside += stayed : inside -= stayed;
     };
@@ -62,8 +61,8 @@ TEST(Ranks, SendAndReceiveWhatThePlanSays) {
         const auto moved = [&](std::uint64_t step) {
           test::Rank(engine, own).step(step, 4);
           engine.flush();
-          const auto found = nlohmann::json::parse(engine.counters())["network"];
-          return std::array{found["sent"].get<Bytes>(), found["received"].get<Bytes>()};
+          const auto found = engine.counters().network.value();
+          return std::array{found.sent, found.received};
         };
         const auto before = moved(0), after = moved(1);
         const auto& plan = engine.plan().schedule;

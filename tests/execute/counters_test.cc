@@ -5,12 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "spillway/execute/telemetry_fields.h"
+#include "spillway/plan/field_json.h"
 #include "tests/execute/planned.h"
 
 namespace spillway::execute {
 namespace {
 
-using nlohmann::json;
 using test::Planned;
 
 TEST(Counters, TellOfPathsUpdatesAndWaits) {
@@ -20,7 +21,7 @@ TEST(Counters, TellOfPathsUpdatesAndWaits) {
   test::train_step(run, planned);
   run.commit("");
   run.flush();
-  const auto found = json::parse(counters(run.counted(), planned.budget));
+  const auto found = make_json(counters(run.counted(), planned.budget));
   EXPECT_EQ(found["arena_bytes"], planned.plan.arena);
   const auto& path = found["paths"]["path:0"];
   EXPECT_GT(path["written"].get<Bytes>(), planned.layout.parameters() * 12);
@@ -41,7 +42,7 @@ TEST(Counters, TellOfTheDeviceAndOfNoPath) {
   test::fill(run, planned);
   test::train_step(run, planned);
   run.flush();
-  const auto found = json::parse(counters(run.counted(), planned.budget));
+  const auto found = make_json(counters(run.counted(), planned.budget));
   EXPECT_GT(found["device"]["to_device"].get<Bytes>(), 0U);
   EXPECT_FALSE(found.contains("paths"));
   EXPECT_FALSE(found["stall_seconds"].contains("commit"));
@@ -68,9 +69,15 @@ TEST(Silence, IsOfEachPath) {
   EXPECT_EQ(paths.at("path:1").under_way, 0U);
 }
 
+TEST(Counters, OfADeviceThatHasMadeNoPassTellSoInFiles) {
+  EXPECT_TRUE(make_json(DeviceCounters{}).at("passes").empty());
+  EXPECT_FALSE(make_json(Counters{}).contains("device"));
+  EXPECT_TRUE(make_json(MemoryPlaces{}).at("aside").empty());
+}
+
 TEST(Where, IsEmptyWhereMemoryIsOneTier) {
   const Planned planned;
-  EXPECT_EQ(where(planned.plan, planned.layout, planned.description.rule(), planned.budget, {}, {}), "{}");
+  EXPECT_FALSE(where(planned.plan, planned.layout, planned.description.rule(), planned.budget, {}, {}));
 }
 
 }  // namespace

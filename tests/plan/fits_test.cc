@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "spillway/base/error.h"
+#include "spillway/plan/field_json.h"
+#include "spillway/plan/fits_fields.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"
 
@@ -45,14 +45,10 @@ double planned(FitRequest it, Bytes dram, std::uint64_t sequence, std::uint64_t 
   }
 }
 
-nlohmann::json fits(const FitRequest& asked) {
-  return nlohmann::json::parse(fits_json(asked));
-}
-
 TEST(Fits, EveryCellIsWhatThePlannerSays) {
   const auto asked = request();
-  const auto table = fits(asked)["fit_table"];
-  const auto rates = table["tokens_per_second"].get<std::vector<double>>();
+  const auto table = find_fits(asked).fit_table;
+  const auto rates = table.tokens_per_second;
   auto cell = rates.begin();
   std::size_t fitting = 0;
   for (const auto budget : {32 * MiB, 64 * MiB, 128 * MiB}) {
@@ -66,9 +62,9 @@ TEST(Fits, EveryCellIsWhatThePlannerSays) {
     }
   }
   EXPECT_EQ(cell, rates.end());
-  EXPECT_EQ(table["dram_budgets"], (std::vector<Bytes>{32 * MiB, 64 * MiB, 128 * MiB}));
-  EXPECT_EQ(table["sequences"], (std::vector<std::uint64_t>{16, 32, 64, 128}));
-  EXPECT_EQ(table["batches"], (std::vector<std::uint64_t>{1, 2, 4}));
+  EXPECT_EQ(table.dram_budgets, (std::vector<Bytes>{32 * MiB, 64 * MiB, 128 * MiB}));
+  EXPECT_EQ(table.sequences, (std::vector<std::uint64_t>{16, 32, 64, 128}));
+  EXPECT_EQ(table.batches, (std::vector<std::uint64_t>{1, 2, 4}));
   EXPECT_GT(fitting, 0U);
   EXPECT_LT(fitting, rates.size()) << "the test is to see both";
 }
@@ -86,7 +82,7 @@ TEST(Fits, EveryCellOfADeviceIsWhatThePlannerSays) {
   std::size_t few = 0, ample = 0;
   for (const auto capacity : {2 * MiB, 3 * MiB, 4 * MiB, 6 * MiB, 64 * MiB}) {
     asked.budget.device = DeviceTier{.capacity = capacity, .work = 64 * KiB};
-    const auto table = fits(asked)["fit_table"]["tokens_per_second"].get<std::vector<double>>();
+    const auto table = find_fits(asked).fit_table.tokens_per_second;
     auto cell = table.begin();
     for (const auto budget : {32 * MiB, 64 * MiB, 128 * MiB}) {
       for (const std::uint64_t sequence : {16, 32, 64, 128}) {
@@ -109,7 +105,7 @@ TEST(Fits, EveryCellOfADeviceIsWhatThePlannerSays) {
 TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {
   auto asked = request();
   asked.work_per_token = 256 * KiB;
-  const auto longest = fits(asked)["longest_sequence"].get<std::uint64_t>();
+  const auto longest = find_fits(asked).longest_sequence;
   ASSERT_GT(longest, 0U);
   ASSERT_LT(longest, 128U) << "the test is to see one that does not fit";
   EXPECT_EQ(longest % 32, 0U);
@@ -118,7 +114,7 @@ TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {
 }
 
 TEST(Fits, SequencesBeyondFourTimesThatOfTheDryRunAreNotJudged) {
-  EXPECT_EQ(fits(request(GiB))["longest_sequence"], 128);
+  EXPECT_EQ(find_fits(request(GiB)).longest_sequence, 128U);
 }
 
 TEST(Fits, AMicroBatchMoreIsPlannedAsAStepOfSoMany) {
@@ -128,31 +124,31 @@ TEST(Fits, AMicroBatchMoreIsPlannedAsAStepOfSoMany) {
   three.description.tokens = 192;
   for (auto* seconds : {&three.rates.forward, &three.rates.backward, &three.rates.between}) *seconds *= 1.5;
   const auto expected = plan_alone(three.description, three.description.layout(), three.budget, three.rates);
-  const auto more = fits(asked)["a_micro_batch_more"];
-  EXPECT_TRUE(more["fits"]);
-  EXPECT_DOUBLE_EQ(more["predicted_step_seconds"], expected.prediction.step_seconds);
-  EXPECT_DOUBLE_EQ(more["tokens_per_second"], 192 / expected.prediction.step_seconds);
+  const auto more = find_fits(asked).a_micro_batch_more;
+  EXPECT_TRUE(more.fits);
+  EXPECT_DOUBLE_EQ(more.predicted_step_seconds.value(), expected.prediction.step_seconds);
+  EXPECT_DOUBLE_EQ(more.tokens_per_second.value(), 192 / expected.prediction.step_seconds);
 }
 
 TEST(Fits, WhatIsPlannedAlreadyIsNotPlannedAgain) {
   auto asked = request();
   const auto plan = make_plan(asked.description, asked.description.layout(), asked.budget, asked.rates);
-  const auto expected = fits_json(asked);
+  const auto expected = make_json(find_fits(asked));
   asked.planned = &plan;
-  EXPECT_EQ(fits_json(asked), expected);
+  EXPECT_EQ(make_json(find_fits(asked)), expected);
 }
 
 TEST(Fits, NothingFitsWhereTheProcessAloneIsTooLarge) {
-  const auto told = fits(request(4 * MiB));
-  EXPECT_EQ(told["longest_sequence"], 0);
-  EXPECT_FALSE(told["a_micro_batch_more"]["fits"]);
-  for (const auto& rate : told["fit_table"]["tokens_per_second"]) EXPECT_EQ(rate, 0);
+  const auto told = find_fits(request(4 * MiB));
+  EXPECT_EQ(told.longest_sequence, 0U);
+  EXPECT_FALSE(told.a_micro_batch_more.fits);
+  for (const auto& rate : told.fit_table.tokens_per_second) EXPECT_EQ(rate, 0);
 }
 
 TEST(Fits, AStepWithoutTokensIsRefused) {
   auto asked = request();
   asked.batch = 0;
-  EXPECT_THROW(static_cast<void>(fits_json(asked)), Error);
+  EXPECT_THROW(static_cast<void>(find_fits(asked)), Error);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/field_json.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/regions.h"
+#include "spillway/plan/summary_fields.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 
@@ -290,10 +292,11 @@ TEST_F(Nodes, AreTiersInThePlansFile) {
   set_rates({4e8, 1e8});
   const auto asked = budget({kPlenty, kPlenty});
   const auto found = plan(asked);
-  const auto written = to_json(found, description_, layout_, asked);
-  EXPECT_NE(written.find("\"numa:0\""), std::string::npos);
-  EXPECT_NE(written.find("\"numa:1\""), std::string::npos);
-  EXPECT_EQ(written.find("\"dram\""), std::string::npos);
+  const auto summary = summarize(found, description_, layout_, asked);
+  ASSERT_EQ(summary.tiers.size(), 2U);
+  EXPECT_EQ(summary.tiers[0].name, "numa:0");
+  EXPECT_EQ(summary.tiers[1].name, "numa:1");
+  EXPECT_TRUE(std::ranges::none_of(summary.bytes, [](const auto& it) { return it.tier == "dram"; }));
 }
 
 class Files : public Nodes {
@@ -372,7 +375,7 @@ TEST_F(Files, ARefusalNamesThemAndWhatWouldFitFits) {
 TEST_F(Files, AreTiersInThePlansFile) {
   set_rates({4e7, 1e7});
   const auto both = asked(kPlenty, kPlenty);
-  const auto written = nlohmann::json::parse(to_json(plan(both), description_, layout_, both));
+  const auto written = make_json(summarize(plan(both), description_, layout_, both));
   ASSERT_EQ(written["tiers"].size(), 2U);
   EXPECT_EQ(written["tiers"][0]["name"], "dram");
   EXPECT_EQ(written["tiers"][0]["capacity"], kPlenty);

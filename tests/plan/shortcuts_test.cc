@@ -1,7 +1,6 @@
 // What the planner does not look at: each shortcut gives the answer of the long way.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
@@ -138,12 +137,12 @@ TEST(Shortcuts, ATableIsThePlannersWordOnEachOfItsCells) {
     request.sequence = 8;
     request.batch = 2;
     request.work_per_token = 32 * KiB;
-    const auto table = nlohmann::json::parse(fits_json(request))["fit_table"];
-    const auto rates = table["tokens_per_second"].get<std::vector<double>>();
-    const auto sequences = table["sequences"].get<std::vector<std::uint64_t>>();
-    const auto batches = table["batches"].get<std::vector<std::uint64_t>>();
+    const auto table = find_fits(request).fit_table;
+    const auto rates = table.tokens_per_second;
+    const auto sequences = table.sequences;
+    const auto batches = table.batches;
     auto cell = rates.begin();
-    for (const auto dram : table["dram_budgets"].get<std::vector<Bytes>>()) {
+    for (const auto dram : table.dram_budgets) {
       for (const auto sequence : sequences) {
         for (const auto batch : batches) {
           const auto tokens = static_cast<double>(sequence * batch);

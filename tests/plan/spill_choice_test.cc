@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/summary.h"
 #include "tests/plan/case.h"
 
 namespace spillway::plan {
@@ -36,9 +36,8 @@ class SpillChoice : public ::testing::Test {
   }
   [[nodiscard]] Plan plan() const { return make_plan(it_.description, it_.layout, it_.budget, it_.rates); }
   void set_path(double rate) { it_.rates.paths.assign(1, {.read = rate, .write = rate, .mixed = rate}); }
-  [[nodiscard]] nlohmann::json told(const Plan& plan) const {
-    const auto all = nlohmann::json::parse(to_json(plan, it_.description, it_.layout, it_.budget));
-    return all["saved_activations"];
+  [[nodiscard]] PlannedActivations told(const Plan& plan) const {
+    return summarize(plan, it_.description, it_.layout, it_.budget).saved_activations.value();
   }
 
   test::Case it_{{.layers = kEight, .hidden = 64, .ffn = 256, .chunk_elements = 4096}};
@@ -59,11 +58,11 @@ TEST_F(SpillChoice, OnAFastPathAllLayersSpill) {
   EXPECT_EQ(found.path_breakdown.at("saved activations"), kEight * round_up(each, MiB));
   EXPECT_EQ(found.written_per_step, before.written_per_step + kEight * each);
   EXPECT_EQ(found.read_per_step, before.read_per_step + kEight * each);
-  EXPECT_EQ(told(found)["spill"], kEight);
-  EXPECT_EQ(told(found)["spilled_blocks"].size(), kEight);
-  EXPECT_EQ(told(found)["spilled_bytes"], kEight * each);
-  const auto seconds = told(found)["seconds_of_a_layer"];
-  EXPECT_GT(seconds["recompute"].get<double>(), seconds["paths"].get<double>());
+  EXPECT_EQ(told(found).spill, kEight);
+  EXPECT_EQ(told(found).spilled_blocks.size(), kEight);
+  EXPECT_EQ(told(found).spilled_bytes, kEight * each);
+  const auto seconds = told(found).seconds_of_a_layer.value();
+  EXPECT_GT(seconds.recompute, seconds.paths);
 }
 
 TEST_F(SpillChoice, OnASlowPathTheyRecomputeAndThePlanSaysWhatSpillingWouldTake) {
@@ -71,7 +70,7 @@ TEST_F(SpillChoice, OnASlowPathTheyRecomputeAndThePlanSaysWhatSpillingWouldTake)
   const auto found = plan();
   EXPECT_TRUE(found.spilling.empty());
   EXPECT_EQ(found.path_bytes, 0U);
-  const auto why = told(found)["spill_why"].get<std::string>();
+  const auto why = told(found).spill_why.value();
   EXPECT_NE(why.find("0.516 s of the paths"), std::string::npos) << why;
   EXPECT_NE(why.find("computing it again takes 0.001 s"), std::string::npos) << why;
   EXPECT_NE(why.find("would hardly be shorter"), std::string::npos) << why;
@@ -97,7 +96,7 @@ TEST_F(SpillChoice, NothingGoesToAPathForItThatIsNotUsedOtherwise) {
   const auto found = plan();
   EXPECT_TRUE(found.spilling.empty());
   EXPECT_EQ(found.durability, Durability::none);
-  EXPECT_NE(told(found)["spill_why"].get<std::string>().find("nothing else goes to a path"), std::string::npos);
+  EXPECT_NE(told(found).spill_why.value().find("nothing else goes to a path"), std::string::npos);
 }
 
 TEST_F(SpillChoice, WhatIsAskedKeepsAsMuchAsHasRoomAndSpillsTheRest) {
@@ -138,9 +137,9 @@ TEST_F(SpillChoice, FromADeviceTheyGoToTheHostsMemory) {
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
   EXPECT_EQ(found.decisions.layers.home, TierId{TierKind::host}) << "the path is slower";
-  EXPECT_EQ(told(found)["spill_tier"], "dram");
+  EXPECT_EQ(told(found).spill_tier.value(), "dram");
   const auto each = spilled_bytes(it_.description, it_.budget.saved);
-  EXPECT_EQ(told(found)["spilled_bytes"], kEight * each);
+  EXPECT_EQ(told(found).spilled_bytes, kEight * each);
   EXPECT_GE(found.from_device_per_step, kEight * each);
   EXPECT_GE(found.to_device_per_step, kEight * each);
   EXPECT_TRUE(found.schedule.activations.empty());
@@ -148,7 +147,7 @@ TEST_F(SpillChoice, FromADeviceTheyGoToTheHostsMemory) {
   it_.budget.saved.keep.reset();
   const auto none = plan();
   EXPECT_TRUE(none.spilling.empty());
-  EXPECT_NE(told(none)["spill_why"].get<std::string>().find("simulated device"), std::string::npos);
+  EXPECT_NE(told(none).spill_why.value().find("simulated device"), std::string::npos);
 }
 
 TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
@@ -165,7 +164,7 @@ TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
   EXPECT_TRUE(found.schedule.activations.empty()) << "nothing moves";
   EXPECT_GE(found.node_peaks[1], kEight * spilled_bytes(it_.description, it_.budget.saved));
   EXPECT_LE(found.node_peaks[0], it_.budget.nodes[0].capacity);
-  EXPECT_EQ(told(found)["spill_tier"], "numa:2");
+  EXPECT_EQ(told(found).spill_tier.value(), "numa:2");
   it_.budget.nodes[1].capacity = 2 * MiB + 3 * spilled_bytes(it_.description, it_.budget.saved);
   EXPECT_LT(plan().spilling.size(), kEight);
 }

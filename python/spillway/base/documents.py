@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -44,6 +44,18 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"a number has more than {most} digits; write it as text") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deep") from None
+
+
+class Answer(Protocol):
+    """An answer of the engine that files hold, too (spillway._engine.PlanSummary, Fits, MemoryPlaces)."""
+
+    def to_json(self) -> str: ...
+
+
+def make_document(answer: Answer) -> dict[str, Any]:
+    """The answer as a file's JSON has it."""
+    document: dict[str, Any] = json.loads(answer.to_json())
+    return document
 
 
 def require_file(path: Path) -> None:

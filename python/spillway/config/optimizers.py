@@ -5,10 +5,12 @@ Nothing here, and nothing that asks here, names one of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from spillway import _engine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,17 @@ class Optimizer:
         return [self, OPTIMIZERS[self.others]] if self.others else [self]
 
 
-def described(told: dict[str, Any]) -> Optimizer:
-    return Optimizer(**{**told, "hyperparameters": [Hyperparameter(**each) for each in told["hyperparameters"]]})
+def describe(told: _engine.OptimizerDescriptor) -> Optimizer:
+    """The descriptor as a value of Python, which is compared and copied."""
+    hyperparameters = [read_fields(Hyperparameter, each) for each in told.hyperparameters]
+    return replace(read_fields(Optimizer, told), hyperparameters=hyperparameters)
 
 
-OPTIMIZERS = {it.name: it for it in map(described, _engine.optimizers())}
+def read_fields(kind: type[T], told: object) -> T:
+    return kind(**{name: getattr(told, name) for name in kind.__annotations__})
+
+
+OPTIMIZERS = {it.name: it for it in map(describe, _engine.optimizers())}
 
 
 def own_keys() -> dict[str, str]:

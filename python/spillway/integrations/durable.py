@@ -27,6 +27,7 @@ from spillway.output.base_files import BASE
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.position import STATE as TRAINER_STATE
 from spillway.output.position import Due, Log, Position, Row, packed, position_of, random_name
+from spillway.run.leaving import close_after_failure
 from spillway.run.protocol import Keeping, Recovery, Saving
 from spillway.run.run import Run
 from spillway.run.session import EngineSession
@@ -72,12 +73,8 @@ class DurableRun:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         most = max(self._at_once, len(self.run.manifests())) + 1
         session = make(self.run.config, self.run.keep(most, self._saving))
-        try:
+        with close_after_failure(self._world, session.close):
             self._begin(session)
-        except BaseException:
-            self._world.announce()
-            session.close()
-            raise
         self.session = session
         return session
 
@@ -206,7 +203,8 @@ class DurableRun:
         self.session.close()
         run, start = self.run, replace(self._start, resume=checkpoint, durable=False, fresh=False, clear=False)
         self.session = make(run.config, replace(run.keep(len(start.held()) + 1, saving=None), resumes=True))
-        run.lines.start(self.session, start)
+        with close_after_failure(self._world, self.session.close):
+            run.lines.start(self.session, start)
         return self.session
 
 

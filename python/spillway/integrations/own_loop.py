@@ -32,6 +32,7 @@ from spillway.integrations.own_loop_parts import MicroBatch, check_count, name_c
 from spillway.integrations.own_loop_run import OwnRun
 from spillway.output import checkpoints, left, saved, unsaved
 from spillway.output.summary import perplexity
+from spillway.run.leaving import close_after_failure, close_all, close_in_order
 from spillway.run.protocol import StartPoint
 from spillway.run.world import interleaved, joined
 
@@ -86,7 +87,10 @@ class Session(OwnRun):
         if self._opened:
             return self
         self._opened = True
-        with self._end_together():
+        with (
+            self._end_together(),
+            close_after_failure(self._world, self._let_go, is_announced=lambda: self._world.ended),
+        ):
             if self._run is None:
                 self._engine.start(StartPoint())
             else:
@@ -245,26 +249,20 @@ class Session(OwnRun):
         """Gives memory and storage paths back. In an `output_dir` it leaves summary, timeline, loss curve and page."""
         if self._closed:
             return
-        try:
-            with self._end_together():
-                self._close()
-                self._world.gather(None)
-            if self._run is not None and self._seconds and self._world.leads:
-                self._run.write_report()
-        finally:
-            self._unlock()
+        close_in_order(self._close_together, self._unlock)
         self._world.close()
 
-    def _close(self) -> None:
-        self._closed = True
-        self._display.stop()
-        try:
-            if self._run is not None and self._run.records and self._world.leads:
-                self._run.write_summary(self._engine, self._summary())
-        finally:
-            if self._run is not None:
-                self._run.close_records()
-            self._engine.close()
+    def _close_together(self) -> None:
+        with self._end_together():
+            self._closed = True
+            close_in_order(self._display.stop, self._write_summary, self._close_records, self._engine.close)
+            self._world.gather(None)
+        if self._run is not None and self._seconds and self._world.leads:
+            self._run.write_report()
+
+    def _write_summary(self) -> None:
+        if self._run is not None and self._run.records and self._world.leads:
+            self._run.write_summary(self._engine, self._summary())
 
     def __enter__(self) -> Session:
         return self.open()
@@ -272,10 +270,12 @@ class Session(OwnRun):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._closed:
+        if error is None:
+            return self.close()
+        if not self._closed:
             with suppress(type(error), SpillwayError), self._end_together():
                 raise error
-        self.close()
+        return close_all(self.close)
 
     def _save_tokenizer(self, target: Path) -> None:
         """Saves the tokenizer if the session has one: a user's own loop may do without."""

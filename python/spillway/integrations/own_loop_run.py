@@ -36,6 +36,7 @@ from spillway.output.summary import endurance, summary
 from spillway.report import tables
 from spillway.run import beginning, rates, room
 from spillway.run.alike import places
+from spillway.run.leaving import close_all
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, StepResult
 from spillway.run.run import Run, open_run
@@ -259,13 +260,11 @@ class OwnRun:
     def _let_go(self) -> None:
         """All processes end by the failure of one."""
         self._closed = True
-        try:
-            self._engine.close()
-            self._display.stop()
-            if self._run is not None:
-                self._run.metrics.close()
-        finally:
-            self._unlock()
+        close_all(lambda: self._engine.close(), lambda: self._display.stop(), self._close_records, self._unlock)
+
+    def _close_records(self) -> None:
+        if self._run is not None and self._run.records:
+            self._run.close_records()
 
     def _unlock(self) -> None:
         """Releases the lock of output_dir."""

@@ -38,6 +38,7 @@ from spillway.output import identity, left, state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same
 from spillway.run.beginning import lock_directory
+from spillway.run.leaving import close_after_failure, close_all, close_in_order
 from spillway.run.protocol import Keeping, Saving, StartPoint
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE, read_counts
@@ -83,11 +84,11 @@ class StreamedSession:
 
     def close(self) -> None:
         """Releases the memory, the storage paths and `output_dir`. Unsaved state is lost."""
-        try:
-            self._close_session()
-        finally:
-            if self._lock is not None:
-                self._lock.release()
+        close_in_order(self._close_session, self._unlock)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _lock_directory(self, resume: Any) -> None:
         """Locks `output_dir` until `close`. Other trainers of this process share the lock."""
@@ -184,11 +185,8 @@ class StreamedSession:
         alone = threading.Timer(ALONE_AFTER, end)
         alone.daemon = True
         alone.start()
-        if self._streamed is not None:
-            self._streamed.close()
-        self._streamed = self._run = None
-        if self._lock is not None:
-            self._lock.release()
+        session, self._streamed, self._run = self._streamed, None, None
+        close_all(*([] if session is None else [session.close]), self._unlock)
 
     @property
     def _durable(self) -> bool:
@@ -227,7 +225,8 @@ class StreamedSession:
                 config = config.replaced(model=str(self._from), init="pretrained")
             run = self._world.agreed(lambda: identity.new(Path(self.args.output_dir)).run)
             session = self._plan_session(config, Keeping(run, saving=self._saving(config)))
-            session.start(start_point)
+            with close_after_failure(self._world, session.close):
+                session.start(start_point)
         weakref.finalize(self, session.close)
         return session
 

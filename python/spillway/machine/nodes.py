@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
     from spillway import _engine
-    from spillway._engine import NodeSettings, PathSettings, Profile
+    from spillway._engine import MemoryPlaces, NodeSettings, PathSettings, Profile
     from spillway.config.values import NodeShare
 
 
@@ -115,9 +114,12 @@ def measured_node(number: int, capacity: int, rate: _engine.NodeRate) -> NodeSet
     )
 
 
-def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
-    """What lies on which node and which chunks lie elsewhere, as the kernel says; {} when DRAM is one tier."""
-    return {} if names(plan) == ["dram"] else dict(json.loads(engine.where()))
+def where(plan: Mapping[str, Any], engine: Any) -> MemoryPlaces | None:
+    """Places of the arena as the kernel says; None when DRAM is one tier."""
+    if names(plan) == ["dram"]:
+        return None
+    places: MemoryPlaces | None = engine.where()
+    return places
 
 
 def names(plan: Mapping[str, Any]) -> list[str]:
@@ -126,12 +128,13 @@ def names(plan: Mapping[str, Any]) -> list[str]:
     return [name for name in found if name != "device" and not name.startswith("path:")]
 
 
-def measured_peaks(plan: Mapping[str, Any], found: Mapping[str, Any], process: int) -> dict[str, int]:
-    """Peak bytes of each tier of memory. `found`: as where(). What else the process has had is counted to the first."""
+def measured_peaks(plan: Mapping[str, Any], places: MemoryPlaces | None, process: int) -> dict[str, int]:
+    """Peak bytes of each tier of memory. `places`: of where(). Other memory of the process counts to the first tier."""
     first, *others = names(plan)
-    later = [found["nodes"][name] for name in others]
-    rest = process - sum(int(held["in_memory"]) for held in later)
-    return {first: rest} | {name: int(held["there"]) for name, held in zip(others, later, strict=True)}
+    tiers = places.nodes if places else {}
+    later = {name: tiers[name] for name in others}
+    rest = process - sum(held.in_memory for held in later.values())
+    return {first: rest} | {name: held.there for name, held in later.items()}
 
 
 def memory_peak(plan: Mapping[str, Any]) -> int:

@@ -7,12 +7,12 @@ setting changed. A prediction, not a promise, and told as one.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from spillway._engine import Description, EngineSettings
+from spillway._engine import Description, EngineSettings, PlanSummary
 from spillway.base.calls import EngineType, native_engine, translated
+from spillway.base.documents import make_document
 from spillway.base.sizes import duration, size
 from spillway.errors import InputError
 from spillway.report.causes import COMPUTE, causes
@@ -64,7 +64,7 @@ def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None)
     settings.profile = profile_of(profile)
     with translated():
         engine = (engine_type or native_engine())(facts.description, settings)
-    plan = json.loads(engine.plan())
+    plan = make_document(engine.plan())
     engine.close()
     return replace(facts, plan=plan, settings=settings, machine=profile)
 
@@ -75,9 +75,9 @@ def predicted(engine_type: EngineType, description: Description, settings: Engin
         engine = engine_type(description, settings)
     except (MemoryError, ValueError, OSError, RuntimeError):
         return None
-    seconds = json.loads(engine.plan()).get("predicted_step_seconds")
+    summary: PlanSummary = engine.plan()
     engine.close()
-    return None if seconds is None else float(seconds)
+    return summary.predicted_step_seconds
 
 
 def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:

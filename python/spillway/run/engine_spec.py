@@ -4,7 +4,6 @@ and machine, and the engine with its plan. Nothing is allocated yet.
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spillway import _engine
-from spillway._engine import Description, DeviceSettings, EngineSettings, PassSeconds
+from spillway._engine import Description, DeviceSettings, EngineSettings, PassSeconds, PlanSummary
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
+from spillway.base.documents import make_document
 from spillway.base.ranks import ALONE, Ranks
 from spillway.base.sizes import size
 from spillway.config.methods import refits
@@ -68,12 +68,13 @@ class EngineSpec:
 class PlannedEngine:
     spec: EngineSpec
     engine: Any  # spillway._engine.Engine
+    summary: PlanSummary
     plan: dict[str, Any]  # the content of plan.json
 
     @property
     def durable(self) -> bool:
         """Finished steps are kept on the storage paths."""
-        return bool(self.plan.get("durability", "none") != "none")
+        return self.summary.durability != "none"
 
 
 def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpec:
@@ -164,7 +165,8 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings.device):
         told = (spec.description, spec.settings)
         engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
-        plan: dict[str, Any] = json.loads(engine.plan())
+        summary: PlanSummary = engine.plan()
+    plan = make_document(summary)
     if config.chosen:
         plan["compute_why"] = config.chosen
     if config.device_why:
@@ -178,7 +180,7 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
     plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None)
-    return PlannedEngine(spec, engine, plan | replays.plan_replays(config, plan))
+    return PlannedEngine(spec, engine, summary, plan | replays.plan_replays(config, plan))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import Description
+from spillway._engine import Counters, Description, PieceCounters
 from spillway.base.documents import read_json
 from spillway.base.files import write_json
 from spillway.model.meta.demand import mean_share
@@ -26,7 +26,7 @@ FORMAT = 1  # version of the file
 ENTRY = "experts_met"  # of plan.json and summary.json, and of rows of metrics.jsonl
 EVEN, COUNTED = "even routing", "earlier steps of the run"  # sources of a planned share
 
-Counts = dict[str, dict[str, int]]  # by layer: the engine's counts
+Counts = dict[str, PieceCounters]  # by layer
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ def is_sound(recorded: Recorded, description: Description) -> bool:
     )
 
 
-def read_counts(counters: Mapping[str, Any]) -> Counts:
+def read_counts(counters: Counters) -> Counts:
     """The counts in the engine's counters, since it started."""
-    return {it["block"]: it for it in counters.get("pieces", [])}
+    return {it.block: it for it in counters.pieces or []}
 
 
 def compute_shares(counts: Counts, before: Counts | None = None) -> dict[str, float]:
     """The share of each layer's experts that steps met since `before`. Layers without a step are left out."""
     shares = {}
     for name, now in counts.items():
-        was = (before or {}).get(name, {"asked": 0, "pieces": 0})
-        if now["pieces"] > was["pieces"]:
-            shares[name] = (now["asked"] - was["asked"]) / (now["pieces"] - was["pieces"])
+        was = (before or {}).get(name, PieceCounters())
+        if now.pieces > was.pieces:
+            shares[name] = (now.asked - was.asked) / (now.pieces - was.pieces)
     return shares
 
 
@@ -95,7 +95,7 @@ def summarise_met(counts: Counts, plan: Mapping[str, Any]) -> dict[str, Any]:
     with its source. Empty without counted steps."""
     if not (shares := compute_shares(counts)):
         return {}
-    asked, resident = (sum(it[key] for it in counts.values()) for key in ("asked", "resident"))
+    asked, resident = sum(it.asked for it in counts.values()), sum(it.resident for it in counts.values())
     mean, planned = statistics.mean(shares.values()), dict(plan.get(ENTRY, {}))
     return {ENTRY: {"mean": mean, "layers": shares, "resident": resident / max(1, asked), "planned": planned}}
 

@@ -5,7 +5,6 @@ copy, by which a model is known to stream; read is nothing but the model's confi
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.base import stages
-from spillway.base.documents import parse_json, read_text
+from spillway.base.documents import make_document, parse_json, read_text
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError, first_line
@@ -21,7 +20,15 @@ from spillway.run import cluster, replays
 from spillway.run.machine_request import request_of, settings_of, widths
 
 if TYPE_CHECKING:
-    from spillway._engine import DescribedMachine, Description, MachineRequest, Profile, StepWork
+    from spillway._engine import (
+        DescribedMachine,
+        Description,
+        Fits,
+        MachineRequest,
+        PlanSummary,
+        Profile,
+        StepWork,
+    )
     from spillway.model.batches.batch import WorkShape
     from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
@@ -167,7 +174,7 @@ def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster 
     from spillway.run.experts_met import summarise_planned
 
     profile = asked.profile
-    plan: Plan = {**json.loads(engine.plan()), "machine": profile.machine or "this machine"}
+    plan: Plan = {**make_document(engine.plan()), "machine": profile.machine or "this machine"}
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= replays.plan_replays(config, plan) | summarise_unpacked(asked.description)
@@ -200,8 +207,8 @@ def plan_changes(planned: Planned) -> Plan:
     growth = asked.described().work_per_token
     work, per_token = asked.request.work, (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
-        fits: Plan = json.loads(planned.engine.what_fits(work.sequence, work.batch, *per_token))
-    return fits | {"what_if": what_if}
+        fits: Fits = planned.engine.what_fits(work.sequence, work.batch, *per_token)
+    return make_document(fits) | {"what_if": what_if}
 
 
 def tell_of_gpus(profile: Profile, several: cluster.Cluster | None, tell: Tell) -> None:
@@ -474,8 +481,8 @@ def longer_rows(asked: Asked) -> Change:
 def outcome(what: str, asked: Asked) -> dict[str, Any]:
     """An entry of `what_if`."""
     try:
-        plan = json.loads(asked.engine().plan())
+        plan: PlanSummary = asked.engine().plan()
     except DoesNotFit:
         return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
-    rates = {"step_seconds": plan["predicted_step_seconds"], "tokens_per_second": plan["tokens_per_second"]}
+    rates = {"step_seconds": plan.predicted_step_seconds, "tokens_per_second": plan.tokens_per_second}
     return {"what": what, "fits": True, **rates}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spillway._engine import Description, EngineSettings
+from spillway._engine import Description, EngineSettings, Fits
 from spillway.model.batches.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ class SessionProtocol(Protocol):
         """`only_plan`: the plan is for another process to follow, whose working set may be a little larger, and what
         else fits will be asked."""
 
-    def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
+    def what_fits(self) -> Fits:
+        """This model at other budgets, sequences and batches.
         Of a session with `only_plan`."""
 
     def graph(self, format: str) -> str:

@@ -9,7 +9,6 @@ the engine is told, and the engine with its plan (`engine_spec`).
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import time
 import weakref
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway._engine import Delay, Silence
+from spillway._engine import Delay, Fits, Silence
 from spillway.base import calls, silence
 from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
@@ -122,13 +121,13 @@ class EngineSession:
         """Its identity, as its volumes have it."""
         return self._keeping.run
 
-    def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its dry run
-        has seen rows of half the length, too, and the working set for others lies on the line through both."""
+    def what_fits(self) -> Fits:
+        """This model at other budgets, sequences and batches, of a session that was opened with `only_plan`: its dry
+        run has seen rows of half the length, too, and the working set for others lies on the line through both."""
         shape, per_token = self._profiled.shape, self._profiled.dry_run.per_token
         with translated():
-            suggestions: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
-        return suggestions
+            fits: Fits = self._engine.what_fits(shape.length, shape.batch, *per_token)
+        return fits
 
     def graph(self, format: str) -> str:
         with translated():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from spillway._engine import Counters, DeviceCounters
+from spillway.base.documents import make_document
 from spillway.machine import nodes, process_memory
 from spillway.machine.place import Place
 from spillway.output import wear
@@ -19,7 +20,6 @@ HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one 
 IN_THE_HEAP = ("working set", "saved activations", "logits")  # classes of a plan's bytes that PyTorch takes
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 WHOLE = 2  # rounds begun since a trim, of which one has ended
-LINK_WAYS = ("to_device", "from_device")
 
 
 class Telemetry:
@@ -68,8 +68,8 @@ class Telemetry:
         }
 
     def paths(self) -> PathBytes:
-        paths = self._counters().get("paths", {})
-        return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
+        paths = self._counters().paths
+        return {name: {"read": path.read, "written": path.written} for name, path in paths.items()}
 
     def written(self) -> wear.Written:
         """Bytes written by the run, in this process and before it."""
@@ -78,29 +78,26 @@ class Telemetry:
     def measured(self) -> dict[str, Any]:
         """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.SessionProtocol."""
         counters = self._counters()
-        paths = counters.get("paths", {})
+        paths, device = counters.paths, counters.device
         self._peak = max(self._peak, process_memory.peak())
         places = nodes.where(self._plan, self._engine)
         tiers = nodes.measured_peaks(self._plan, places, self._peak)
         for name, path in paths.items():
-            tiers[name] = volume_bytes(path.get("volume"))
-        if "device" in counters:
-            tiers["device"] = counters["device"]["memory"] + self._place.peak() - self._held
+            tiers[name] = volume_bytes(path.volume)
+        if device is not None:
+            tiers["device"] = device.memory + self._place.peak() - self._held
         return {
             "tiers": tiers,
-            **({"nodes": places} if places else {}),
+            **({"nodes": make_document(places)} if places else {}),
             "process_peak": self._peak,
             "path_bytes": self.paths(),
             **({"link_bytes": link} if (link := self._link()) else {}),
             "written": self.written(),
             **experts_met.summarise_met(experts_met.read_counts(counters), self._plan),
-            "stall_seconds": counters.get("stall_seconds", {}),
-            "waits": counters.get("waits", {}),
-            **({"device_passes": passes} if (passes := counters.get("device", {}).get("passes")) else {}),
-            "flushes": {
-                name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
-                for name, path in paths.items()
-            },
+            "stall_seconds": counters.stall_seconds,
+            "waits": counters.waits,
+            **({"device_passes": count_passes(device)} if device is not None and device.passes else {}),
+            "flushes": {name: {"count": path.syncs, "seconds": path.sync_seconds} for name, path in paths.items()},
         }
 
     def note(self, words: Iterable[str]) -> None:
@@ -114,16 +111,16 @@ class Telemetry:
     def notices(self) -> list[str]:
         """New notices about the paths: no O_DIRECT, a retired path."""
         counters = self._counters()
-        notices = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
-        notices += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
+        notices = [path.notice for path in counters.paths.values() if path.notice]
+        notices += [counters.device.notice] if counters.device is not None and counters.device.notice else []
         notices += self._notices
-        notices += [outage["reason"] for outage in counters.get("outages", [])]
+        notices += [outage.reason for outage in counters.outages or []]
         new = [notice for notice in notices if notice not in self._told]
         self._told.update(new)
         return new
 
-    def _counters(self) -> dict[str, Any]:
-        counters: dict[str, Any] = json.loads(self._engine.counters())
+    def _counters(self) -> Counters:
+        counters: Counters = self._engine.counters()
         return counters
 
     def _new_path_bytes(self) -> PathBytes:
@@ -135,8 +132,10 @@ class Telemetry:
 
     def _link(self) -> dict[str, int]:
         """Bytes over a device's link so far; empty without one that has memory of its own."""
-        counts = self._counters().get("device", {})
-        return {way: counts[way] for way in LINK_WAYS} if self._plan.get("device_bytes_per_step") else {}
+        device = self._counters().device
+        if device is None or not self._plan.get("device_bytes_per_step"):
+            return {}
+        return {"to_device": device.to_device, "from_device": device.from_device}
 
     def _new_link_bytes(self) -> dict[str, int]:
         before, self._link_bytes = self._link_bytes, self._link()
@@ -146,7 +145,7 @@ class Telemetry:
         """Nothing where DRAM is one tier."""
         if len(nodes.names(self._plan)) < 2:
             return {}
-        before, self._node_updates = self._node_updates, self._counters().get("updates", {})
+        before, self._node_updates = self._node_updates, count_updates(self._counters())
         return {
             name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in now.items()}
             for name, now in self._node_updates.items()
@@ -166,6 +165,16 @@ class Telemetry:
         counts, tokens = dict(self._engine.count_asked_pieces()), self._plan[experts_met.ENTRY]["tokens"]
         before = self._recorded or experts_met.Recorded(tokens, 0, {name: [0] * len(it) for name, it in counts.items()})
         before.add(self._counted_steps, counts).write(output_dir)
+
+
+def count_passes(device: DeviceCounters) -> dict[str, dict[str, float]]:
+    """Number and seconds of the passes on a device, by kind, as files have them."""
+    return {kind: {"passes": it.passes, "seconds": it.seconds} for kind, it in device.passes.items()}
+
+
+def count_updates(counters: Counters) -> dict[str, dict[str, float]]:
+    """Elements and seconds of updates by tier of host memory, as files have them."""
+    return {name: {"elements": it.elements, "seconds": it.seconds} for name, it in counters.updates.items()}
 
 
 class HeapWatch:

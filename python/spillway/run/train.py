@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import import_module
@@ -13,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from spillway.base import stages, streams
-from spillway.base.documents import read_json
+from spillway.base.documents import make_document, read_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
@@ -21,7 +20,7 @@ from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
 from spillway.model.batches.batch import WorkShape
 from spillway.model.source import hub
-from spillway.output import checkpoints, directory, saved, state, unsaved, volumes
+from spillway.output import checkpoints, directory, saved, state, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
 from spillway.output.known_runs import load_identity
@@ -32,6 +31,7 @@ from spillway.run import beginning, image_rows, publication, reference, room, te
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
+from spillway.run.leaving import close_after_failure
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
@@ -124,7 +124,7 @@ def plan_config(
             tell(notice)
         show(session.plan)
         stages.say("planning what else fits")
-        return session.plan | session.what_fits()
+        return session.plan | make_document(session.what_fits())
     finally:
         session.close()
 
@@ -169,20 +169,16 @@ class Training:
         if work.taught:
             self.teach(work, held)
         session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
-        try:
+        with close_after_failure(
+            self.world,
+            session.close,
+            describe_state=lambda error: self.leave(loop, error),
+            is_announced=lambda: self.interruption.together,
+        ):
             session.plan.update(self.taught)
             if self.world.leads:
                 room.require_file_size(self.config, session.description)
             summary = self.train(loop, session)
-        except BaseException as error:
-            if not self.interruption.together:
-                self.world.announce()
-            words = self.leave(loop, error)
-            with suppress(Exception):  # the first error is the one to tell
-                session.close()
-            if words:
-                raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
-            raise
         session.close()
         if self.world.leads and (page := self.run.write_report()):
             self.display.say(f"The report is {page}.")

@@ -151,7 +151,7 @@ def test_the_base_stays_on_its_path(tmp_path: Path) -> None:
         small = copy.copy(session.settings)
         small.process_bytes, small.work_bytes, small.dram_budget = 0, 0, ENGINE + base // 4
         planned = native.engine_type(native.CHUNK)(session.description, small).plan()
-        (dram,) = (tier["planned_peak"] for tier in json.loads(planned)["tiers"] if tier["name"] == "dram")
+        (dram,) = (tier.planned_peak for tier in planned.tiers if tier.name == "dram")
         assert dram <= ENGINE + base // 4
         work = both_ways.steps_of(97)
         for step in work[:2]:  # the base's one image may be written until the first one has settled

@@ -17,7 +17,7 @@ import native
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
-from spillway._engine import Description, EngineSettings, PathSettings, PlacementSettings
+from spillway._engine import Description, EngineSettings, PathSettings, PlacementSettings, PlanSummary
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine import process_memory
@@ -262,7 +262,7 @@ class Refusing(FakeEngine):
 
     failure: Exception = MemoryError("dram: 5 GiB asked, 4 GiB there")
 
-    def plan(self) -> str:
+    def plan(self) -> PlanSummary:
         raise self.failure
 
 

@@ -16,7 +16,20 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spillway._engine import Damage, Description, EngineSettings, OpenOptions, Recovery, Silence, Verification
+from spillway._engine import (
+    Counters,
+    Damage,
+    Description,
+    EngineSettings,
+    OpenOptions,
+    PathCounters,
+    PlannedBytes,
+    PlannedTier,
+    PlanSummary,
+    Recovery,
+    Silence,
+    Verification,
+)
 from spillway.model.stream.plain_engine import PlainEngine
 
 
@@ -44,13 +57,13 @@ class FakeEngine(PlainEngine):
         self.calls = 0  # commits: steps done, skipped ones too
         self.written = 0
 
-    def plan(self) -> str:
-        tiers = [{"name": "dram", "capacity": self.settings.dram_budget, "planned_peak": self.arena_bytes}]
-        plan = {"fits": True, "tiers": tiers, "bytes": [], "predicted_step_seconds": 1.0, "durability": "none"}
+    def plan(self) -> PlanSummary:
+        dram = PlannedTier(name="dram", capacity=self.settings.dram_budget, planned_peak=self.arena_bytes)
+        plan = PlanSummary(tiers=[dram], predicted_step_seconds=1.0, durability="none", bottleneck="compute")
         if self.durable:
-            plan["durability"] = self.settings.durability or "step"
-            plan["bytes"] = [{"class": "state", "tier": "path:0", "bytes": 1}]
-        return json.dumps(plan)
+            plan.durability = self.settings.durability or "step"
+            plan.bytes = [PlannedBytes(class_="state", tier="path:0", bytes=1)]
+        return plan
 
     @property
     def volume_file(self) -> Path:
@@ -200,9 +213,8 @@ class FakeEngine(PlainEngine):
     def flush(self) -> None:
         pass
 
-    def counters(self) -> str:
-        paths = {"path:0": {"read": 0, "written": self.written}} if self.storage else {}
-        return json.dumps({"paths": paths, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
+    def counters(self) -> Counters:
+        return Counters(paths={"path:0": PathCounters(written=self.written)} if self.storage else {})
 
     def displaced_volumes(self) -> list[str]:
         return []

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
-from spillway._engine import Description, EngineSettings, OpenOptions
+from spillway._engine import Description, EngineSettings, Fits, FitTable, OpenOptions
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
 from spillway.model.batches.batch import Batch, WorkShape
@@ -65,15 +65,10 @@ class FakeVolume:
         return mark
 
 
-FITS: dict[str, Any] = {
-    "longest_sequence": 64,
-    "fit_table": {
-        "dram_budgets": [GIB],
-        "sequences": [64, 128],
-        "batches": [1, 2],
-        "tokens_per_second": [9.0, 8.0, 7.0, 0],
-    },
-}
+FITS = Fits(
+    longest_sequence=64,
+    fit_table=FitTable(dram_budgets=[GIB], sequences=[64, 128], batches=[1, 2], tokens_per_second=[9.0, 8.0, 7.0, 0.0]),
+)
 
 
 class FakeSession:
@@ -116,7 +111,7 @@ class FakeSession:
         self.news = ["path:0: no O_DIRECT here"]
         self.opened.append(self)
 
-    def what_fits(self) -> dict[str, Any]:
+    def what_fits(self) -> Fits:
         return FITS
 
     def graph(self, format: str) -> str:

@@ -1,0 +1,220 @@
+"""A failure inside a step, whoever drives the run: one error, no lock, and a run that goes on bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import real_runs
+import spillway
+import tiny
+from needs import package
+from spillway.errors import SpillwayError
+from spillway.output.directory_lock import is_held
+from spillway.run.leaving import close_after_failure, close_all, close_in_order
+from spillway.run.session import EngineSession
+from spillway.run.world import OneProcess
+
+STEPS, FAILS_IN = 4, 3
+WORDS = "the drive of step 3 is on fire"
+KEYS: dict[str, Any] = {
+    "placement": "weight=50%,state=path,grad=path,activation=dram", "durability": "step", "dram_budget": "2GiB",
+}  # fmt: skip
+
+Drive = Callable[[Path, Path, bool], None]  # trains in the directory, with the model of the first one; resumes
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("leaving"))
+
+
+def make(place: Path) -> Path:
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def keys(given: Path, place: Path, resumes: bool) -> dict[str, Any]:
+    storage = make(place / "storage")
+    return {
+        "model": str(given / "model"), "profile": str(given / "profile.json"), "output_dir": str(place / "out"),
+        "storage": f"{storage},capacity=256MiB", "max_length": 64, "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "max_steps": STEPS,
+        "resume_from_checkpoint": "true" if resumes else None, **KEYS,
+    }  # fmt: skip
+
+
+def train(given: Path, place: Path, resumes: bool) -> None:
+    spillway.train({**keys(given, place, resumes), "dataset": str(given / "train.jsonl")})
+
+
+def loop(given: Path, place: Path, resumes: bool) -> None:
+    with spillway.Session(**keys(given, place, resumes)) as session:
+        for step in range(session.steps, STEPS):
+            ids = torch.randint(5, 60, (2, 64), generator=torch.Generator().manual_seed(step))
+            session.step([{"input_ids": ids, "labels": ids}] * 2)
+        session.save()
+
+
+def drive_trainer(trainer: Any, resumes: bool) -> None:
+    try:
+        trainer.train(resume_from_checkpoint=resumes or None)
+        trainer.save_model()
+    finally:
+        trainer.close()
+
+
+def load_model(given: Path, place: Path) -> Any:
+    from spillway.hf import load
+
+    storage = f"{make(place / 'storage')},capacity=256MiB"
+    return load(given / "model", profile=str(given / "profile.json"), storage=storage, dtype="bfloat16", **KEYS)
+
+
+def arguments(place: Path) -> dict[str, Any]:
+    return {
+        "output_dir": str(place / "out"), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+        "max_steps": STEPS, "learning_rate": 1e-3, "report_to": "none", "use_cpu": True, "save_strategy": "no",
+        "logging_steps": 1, "disable_tqdm": True,
+    }  # fmt: skip
+
+
+def hf_trainer(given: Path, place: Path, resumes: bool) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from transformers import DataCollatorForLanguageModeling, TrainingArguments
+
+    from spillway.hf import Trainer
+    from test_trainer import rows
+
+    collator = DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=False)
+    made = Trainer(
+        model=load_model(given, place), args=TrainingArguments(**arguments(place)), train_dataset=rows(23),
+        data_collator=collator,
+    )  # fmt: skip
+    drive_trainer(made, resumes)
+
+
+def sft_trainer(given: Path, place: Path, resumes: bool) -> None:
+    trl = package("trl", "TRL is not installed: its SFTTrainer stays untried")
+    datasets = package("datasets", "TRL needs datasets")
+    from transformers import AutoTokenizer
+
+    from spillway.hf import SFTTrainer
+
+    made = SFTTrainer(
+        model=load_model(given, place), args=trl.SFTConfig(**arguments(place), max_length=64, bf16=False),
+        train_dataset=datasets.Dataset.from_list(tiny.text_rows(23)),
+        processing_class=AutoTokenizer.from_pretrained(given / "model"),
+    )  # fmt: skip
+    drive_trainer(made, resumes)
+
+
+def fail_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    update, calls = EngineSession.update, iter(range(1, STEPS + 1))
+
+    def fail(session: EngineSession, rates: dict[str, float]) -> Any:
+        if next(calls) == FAILS_IN:
+            raise OSError(5, WORDS)
+        return update(session, rates)
+
+    monkeypatch.setattr(EngineSession, "update", fail)
+
+
+def fail_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = EngineSession.close
+
+    def fail(session: EngineSession, *_: Any) -> Any:
+        raise OSError(5, WORDS)
+
+    def fail_later(session: EngineSession) -> None:
+        close(session)
+        raise OSError(5, "the second error")
+
+    monkeypatch.setattr(EngineSession, "start", fail)
+    monkeypatch.setattr(EngineSession, "close", fail_later)
+
+
+FRONT_ENDS = pytest.mark.parametrize("drive", [train, loop, hf_trainer, sft_trainer], ids=lambda it: it.__name__)
+
+
+@FRONT_ENDS
+def test_failure_at_the_start_leaves_the_first_error_and_no_lock(
+    drive: Drive, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at_the_start(monkeypatch)
+    with pytest.raises(OSError, match=WORDS):
+        drive(given, tmp_path, False)
+    assert is_held(tmp_path / "out") is False
+
+
+@FRONT_ENDS
+def test_failure_in_a_step_leaves_one_error_no_lock_and_a_run_that_resumes(
+    drive: Drive, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = make(tmp_path / "whole"), make(tmp_path / "cut")
+    drive(given, whole, False)
+    with monkeypatch.context() as failing:
+        fail_in_a_step(failing)
+        with pytest.raises(OSError, match=WORDS) as raised:
+            drive(given, cut, False)
+    assert raised.value.__cause__ is None and raised.value.__context__ is None
+    assert is_held(cut / "out") is False
+    drive(given, cut, True)
+    assert (cut / "out/model.safetensors").read_bytes() == (whole / "out/model.safetensors").read_bytes()
+    assert is_held(cut / "out") is False
+
+
+class Told(OneProcess):
+    """A world that writes down what happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+
+    def announce(self) -> None:
+        self.events.append("announced")
+
+
+def test_failure_is_announced_described_and_only_then_the_run_closes() -> None:
+    world = Told()
+
+    def close() -> None:
+        world.events.append("closed")
+        raise OSError("the second error")
+
+    def describe(error: BaseException) -> str:
+        world.events.append(f"described {error}")
+        return "Its state stays where it was"
+
+    with pytest.raises(SpillwayError, match=r"^the first error\. Its state stays where it was$") as raised:
+        with close_after_failure(world, close, close, describe_state=describe):
+            raise ValueError("the first error")
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert world.events == ["announced", "described the first error", "closed", "closed"]
+
+
+def test_failure_without_words_is_raised_as_it_is_and_told_once() -> None:
+    world = Told()
+    with pytest.raises(KeyboardInterrupt), close_after_failure(world, is_announced=lambda: True):
+        raise KeyboardInterrupt
+    with close_after_failure(world, lambda: world.events.append("closed")):
+        pass
+    assert not world.events
+
+
+def test_a_close_that_fails_keeps_none_from_its_turn() -> None:
+    turns: list[int] = []
+
+    def fail(number: int) -> None:
+        turns.append(number)
+        raise OSError(number, "it fails")
+
+    with pytest.raises(OSError, match="it fails") as raised:
+        close_in_order(lambda: fail(1), lambda: turns.append(2), lambda: fail(3))
+    assert raised.value.errno == 1 and turns == [1, 2, 3]
+    close_all(lambda: fail(4), lambda: turns.append(5))
+    assert turns[3:] == [4, 5]
