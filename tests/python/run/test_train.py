@@ -16,6 +16,7 @@ import spillway.run.train
 import tiny
 from fake_runs import Run
 from fake_session import FITS, PLAN, FakeSession
+from spillway.base.documents import make_document
 from spillway.data.loading import load, load_tokenizer
 from spillway.output.records import rows
 
@@ -336,7 +337,7 @@ def test_plan_shows_and_starts_nothing(
     assert "What lives where" in shown and "in a pass: 64" in " ".join(shown.split())
     assert run("--json", "--gradient_checkpointing", verb="plan") == 0
     caught = capsys.readouterr()
-    assert json.loads(caught.out) == PLAN | FITS
+    assert json.loads(caught.out) == PLAN | make_document(FITS)
     assert "means activation_recompute: all" in caught.err
     assert not out.exists()
     assert not FakeSession.opened[0].steps_here
