@@ -300,20 +300,20 @@ TEST_F(AskedExperts, OnlyTheseAreRead) {
 }
 
 TEST_F(AskedExperts, AreCountedInTrainingSteps) {
-  const auto count = [&] { return nlohmann::json::parse(engine_->counters())["pieces"]; };
+  const auto count = [&] { return engine_->counters().pieces.value(); };
   toy_->step(0);
   const auto once = count();
   ASSERT_EQ(once.size(), 2U) << "layers";
-  EXPECT_EQ(once[0]["block"], engine_->layout().blocks()[0].name);
+  EXPECT_EQ(once[0].block, engine_->layout().blocks()[0].name);
   for (const auto& layer : once) {
-    EXPECT_GT(layer["asked"], 0);
-    EXPECT_LT(layer["asked"], layer["pieces"]);
+    EXPECT_GT(layer.asked, 0U);
+    EXPECT_LT(layer.asked, layer.pieces);
   }
   toy_->step(0);
-  EXPECT_EQ(count()[0]["pieces"].get<int>(), 2 * once[0]["pieces"].get<int>());
-  EXPECT_EQ(count()[0]["asked"].get<int>(), 2 * once[0]["asked"].get<int>()) << "the same step again";
+  EXPECT_EQ(count()[0].pieces, 2 * once[0].pieces);
+  EXPECT_EQ(count()[0].asked, 2 * once[0].asked) << "the same step again";
   toy_->step(1, false);
-  EXPECT_EQ(count()[0]["asked"].get<int>(), 2 * once[0]["asked"].get<int>());
+  EXPECT_EQ(count()[0].asked, 2 * once[0].asked);
 }
 
 TEST_F(AskedExperts, ABackwardPassFindsWhatItsForwardPassAskedFor) {

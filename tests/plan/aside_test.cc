@@ -10,9 +10,11 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/field_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/settings.h"
+#include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"
 #include "tests/plan/placements.h"
 
@@ -91,7 +93,7 @@ TEST_F(AsideTest, LeaveAFirstTierThatIsTooSmallForThem) {
   const auto found = plan();
   EXPECT_GT(aside(found, BufferClass::activation), 0U);
   for (std::size_t n = 0; n < 3; ++n) EXPECT_LE(found.node_peaks[n], it_.budget.nodes[n].capacity) << n;
-  const auto written = nlohmann::json::parse(to_json(found, it_.description, it_.layout, it_.budget));
+  const auto written = make_json(summarize(found, it_.description, it_.layout, it_.budget));
   std::size_t later = 0;
   for (const auto& tier : written["tiers"]) {
     Bytes parts = 0;

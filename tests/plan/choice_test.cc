@@ -7,7 +7,9 @@
 #include <random>
 
 #include "spillway/plan/device_blocks.h"
+#include "spillway/plan/field_json.h"
 #include "spillway/plan/saved_choice.h"
+#include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"
 
 namespace spillway::plan {
@@ -74,7 +76,7 @@ TEST(Choice, ThePlanListsForEachAxisOneChosenValueAndItsStep) {
     const auto it = machine(random);
     const auto plan = if_it_fits([&] { return plan_of(it); });
     if (!plan) continue;
-    const auto told = json::parse(to_json(*plan, it.description, it.layout, it.budget));
+    const auto told = make_json(summarize(*plan, it.description, it.layout, it.budget));
     for (const auto& decision : told["decisions"]) {
       ++listed;
       std::size_t chosen = 0;

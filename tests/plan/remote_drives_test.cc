@@ -5,10 +5,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "spillway/plan/field_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/link.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/settings.h"
+#include "spillway/plan/summary_fields.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -76,7 +78,7 @@ Planned planned(EngineSettings settings, const machine::Profile& profile) {
   const auto layout = description.layout();
   const auto budget = make_budget(settings);
   Planned out{.plan = make_plan(description, layout, budget, make_rates(settings)), .json = {}};
-  out.json = nlohmann::json::parse(to_json(out.plan, description, layout, budget));
+  out.json = make_json(summarize(out.plan, description, layout, budget));
   return out;
 }
 

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/field_json.h"
+#include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"
 
 namespace spillway::plan {
@@ -133,7 +135,7 @@ TEST_F(SavedChoice, ADeviceHoldsWhatItsLayersKeep) {
 
 TEST_F(SavedChoice, ThePlanSaysWhatIsKeptAndWhy) {
   const auto in_json = [&](const Plan& found) {
-    return nlohmann::json::parse(to_json(found, it_.description, it_.layout, it_.budget));
+    return make_json(summarize(found, it_.description, it_.layout, it_.budget));
   };
   const auto told = in_json(plan());
   EXPECT_EQ(told["saved_activations"]["keep"], kLayers);
