@@ -83,6 +83,7 @@ class Form(enum.Enum):
     nf4 = 2
     int8 = 3
     nf4_nested = 4
+    bf16_master = 5
 
     @property
     def is_packed(self) -> bool: ...
@@ -104,6 +105,7 @@ class TensorSpec:
         pieces: int | None = None,
         apart: bool | None = None,
         asked: float | None = None,
+        asked_by_piece: Sequence[float] | None = None,
     ) -> None: ...
     name: str  # as in the checkpoint
     shape: list[int]
@@ -116,6 +118,7 @@ class TensorSpec:
     pieces: int  # parts that passes convert it in, by convert_pieces(); 0: it is converted before they begin
     apart: bool  # with `pieces`: each is placed by itself
     asked: float  # with `apart`: share of the pieces that an average step asks for; 1: all come before a pass
+    asked_by_piece: list[float]  # share of the steps that ask for each; empty: `asked`
 
 class BlockSpec:
     """Tensors that execute together."""
@@ -631,6 +634,7 @@ class DeviceSettings:
         state: float | None = None,
         device_updated: float | None = None,
         grad: float | None = None,
+        applies_changes: bool | None = None,
     ) -> None: ...
     name: str  # or "cuda:N"
     stream: int  # handle of the caller's CUstream
@@ -648,6 +652,7 @@ class DeviceSettings:
     state: float | None  # of the blocks that live there,
     device_updated: float | None  # of the others whose states come for their updates,
     grad: float | None  # of these whose gradients stay
+    applies_changes: bool | None  # copies of matrices in subspaces take changes; None: the planner decides
 
 class PlacementSettings:
     """Empty: the planner decides."""
@@ -1026,6 +1031,7 @@ class PlannedBlocks:
         streamed: int | None = None,
         durable_bytes_per_step: int | None = None,
         why: str | None = None,
+        matrices_that_take_changes: int | None = None,
     ) -> None: ...
     state_and_update: int  # device-resident
     streamed_state_and_update: int  # device-updated
@@ -1033,6 +1039,7 @@ class PlannedBlocks:
     streamed: int  # weights come for every pass
     durable_bytes_per_step: int
     why: str  # for people
+    matrices_that_take_changes: int | None
 
 class PlannedValue:
     """One value of an axis, and the plan with it."""
@@ -1444,6 +1451,22 @@ class UpdateCounters:
     elements: int
     seconds: float
 
+class PieceCounters:
+    """Experts that steps asked for, of a layer."""
+
+    def __init__(
+        self,
+        *,
+        block: str | None = None,
+        asked: int | None = None,
+        resident: int | None = None,
+        pieces: int | None = None,
+    ) -> None: ...
+    block: str
+    asked: int
+    resident: int
+    pieces: int
+
 class NetworkCounters:
     """Bytes to and from other processes."""
 
@@ -1475,6 +1498,7 @@ class Counters:
         device: DeviceCounters | None = None,
         network: NetworkCounters | None = None,
         outages: Sequence[Outage] | None = None,
+        pieces: Sequence[PieceCounters] | None = None,
     ) -> None: ...
     arena_bytes: int
     stall_seconds: dict[str, float]  # by what was waited for
@@ -1484,6 +1508,7 @@ class Counters:
     device: DeviceCounters | None  # None: passes compute in host memory
     network: NetworkCounters | None  # None: a world of one
     outages: list[Outage] | None  # None: nothing lies on paths
+    pieces: list[PieceCounters] | None
 
     def to_json(self) -> str:
         """The text that files hold."""
@@ -1784,6 +1809,7 @@ class Engine:
     def counters(self) -> Counters:
         """Each read and write of `waits` counts for the path whose piece came last."""
 
+    def count_asked_pieces(self) -> list[tuple[str, list[int]]]: ...
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the engine opened them. Between start() and close()."""
 
@@ -2406,6 +2432,56 @@ class SubspaceMatrix:
     def error(self) -> float:
         """Running estimate of |P P' G Q Q' - G| / |G|; 0 before the first sample."""
     bias: tuple[float, float, int]  # what the estimate is made of
+
+class PublishedMatrix:
+    """A weight that trains in a subspace as published."""
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        rank: int,
+        nonzeros: int,
+        threshold: float,
+        penalty: float,
+        seed: int,
+        number: int,
+    ) -> None:
+        """`rank` 0: half of the smaller side."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def fits(self) -> int:
+        """Times that projectors were learned."""
+
+    def refit(self, gradient: Any) -> None:
+        """Learns the first projectors from a gradient, flat, and later ones where too much is missed."""
+
+    @property
+    def refitted(self) -> bool:
+        """Whether a later pair waits for its step."""
+
+    @property
+    def error(self) -> float:
+        """What was missed of the gradient that was last looked at."""
+
+    def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None: ...
+    def step(
+        self,
+        weight: int,
+        rest: int,
+        dtype: str,
+        gradient: Any,
+        optimizer: str,
+        rates: tuple[Mapping[str, float], float, int],
+    ) -> None: ...
+    def values(self, side: int) -> Any:
+        """Values, and then their columns as numbers: [rows, nonzeros] each."""
+
+    def moment(self, which: int) -> Any: ...
+    def restore(self, p: Any, q: Any, fits: int, error: float, exp_avg: Any, exp_avg_sq: Any) -> None:
+        """What values(), fits, error and moment() gave."""
 
 class Projections:
     """What `Engine` does of subspaces in passes, alone; see there. Every end_step() begins the next step."""

@@ -41,21 +41,22 @@ inline constexpr auto kFields<execute::NetworkCounters> =
                Field("between_machines", &execute::NetworkCounters::between_machines));
 
 template <>
-inline constexpr auto kFields<execute::PieceCounters> =
-    std::tuple(Field("block", &execute::PieceCounters::block), Field("asked", &execute::PieceCounters::asked),
-               Field("resident", &execute::PieceCounters::resident), Field("pieces", &execute::PieceCounters::pieces));
+inline constexpr auto kFields<execute::PieceCounters> = std::tuple(Field("block", &execute::PieceCounters::block),
+                                                                   Field("asked", &execute::PieceCounters::asked),
+                                                                   Field("resident", &execute::PieceCounters::resident),
+                                                                   Field("pieces", &execute::PieceCounters::pieces));
 
 template <>
 inline constexpr auto kFields<execute::Outage> = std::tuple(Field("path", &execute::Outage::path),
                                                             Field("reason", &execute::Outage::reason));
 
 template <>
-inline constexpr auto kFields<execute::Counters> = std::tuple(
-    Field("arena_bytes", &execute::Counters::arena_bytes), Field("stall_seconds", &execute::Counters::stall_seconds),
-    Field("waits", &execute::Counters::waits), Field("updates", &execute::Counters::updates),
-    Field("paths", &execute::Counters::paths), Field("device", &execute::Counters::device),
-    Field("network", &execute::Counters::network), Field("outages", &execute::Counters::outages),
-    Field("pieces", &execute::Counters::pieces));
+inline constexpr auto kFields<execute::Counters> =
+    std::tuple(Field("arena_bytes", &execute::Counters::arena_bytes),
+               Field("stall_seconds", &execute::Counters::stall_seconds), Field("waits", &execute::Counters::waits),
+               Field("updates", &execute::Counters::updates), Field("paths", &execute::Counters::paths),
+               Field("device", &execute::Counters::device), Field("network", &execute::Counters::network),
+               Field("outages", &execute::Counters::outages), Field("pieces", &execute::Counters::pieces));
 
 template <>
 inline constexpr auto kFields<execute::TierMemory> = std::tuple(Field("planned", &execute::TierMemory::planned),

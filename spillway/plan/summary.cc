@@ -137,11 +137,11 @@ std::optional<PlannedBlocks> summarize_blocks(const Plan& plan, const Descriptio
   if (!plan.placement.device) return std::nullopt;
   const auto blocks = device_blocks(plan, description, layout);
   PlannedBlocks out{.state_and_update = blocks.device_resident,
-                       .streamed_state_and_update = blocks.device_updated,
-                       .weight = blocks.weights,
-                       .streamed = blocks.streamed,
-                       .durable_bytes_per_step = blocks.durable,
-                       .why = device_blocks_words(plan)};
+                    .streamed_state_and_update = blocks.device_updated,
+                    .weight = blocks.weights,
+                    .streamed = blocks.streamed,
+                    .durable_bytes_per_step = blocks.durable,
+                    .why = device_blocks_words(plan)};
   if (blocks.changes > 0) out.matrices_that_take_changes = blocks.changes;
   return out;
 }

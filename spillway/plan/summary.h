@@ -72,7 +72,7 @@ struct PlannedBlocks {
   std::uint64_t weight = 0;                     ///< a copy of the weights stays there
   std::uint64_t streamed = 0;                   ///< weights come for every pass
   Bytes durable_bytes_per_step = 0;
-  std::string why;                                                ///< for people
+  std::string why;                                               ///< for people
   std::optional<std::uint64_t> matrices_that_take_changes = {};  ///< whose copies there do; none: no copy does
 };
 
