@@ -120,7 +120,8 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         return found | {"exit": last, "told": out.with_suffix(".log").read_text(encoding="utf-8")[-1000:]}
     files = sorted(out.glob("*.safetensors"))
     return found | {
-        "exit": 0, "checkpoint_files": len(files), "checkpoint_bytes": sum(file.stat().st_size for file in files),
+        "exit": 0, "scored": "text",
+        "checkpoint_files": len(files), "checkpoint_bytes": sum(file.stat().st_size for file in files),
         "loss_in_transformers": check_loss(out, text, arguments.length, metrics[-1]["loss"]),
     }  # fmt: skip
 

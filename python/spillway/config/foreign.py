@@ -142,7 +142,8 @@ OF_TRAINERS = {
 }
 
 FROZEN = (
-    "not supported: `method: lora` freezes the base but for a head of labels; `method: full` with `trainable` trains "
+    "not supported: LoRA trains only adapters, plus a classification head if there is one; "
+    "`method: full` with `trainable` trains "
     "a part"
 )
 PLAIN = "not supported: adapters are LoRA, rsLoRA or DoRA"

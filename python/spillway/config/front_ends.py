@@ -12,6 +12,7 @@ DEBUGGING = "not needed: `spillway report` shows the timeline of a run"
 EARLY = "not supported by the command: `spillway.hf.Trainer` takes callbacks of transformers"
 EAGER = "not supported: layers run the library's own code"
 ENTRIES = "docs/how-to/migrate.md has a row for each of its entries"
+FROZEN = "not supported: LoRA trains only adapters, plus a classification head if there is one"
 HELD_OUT = "not supported: `eval_dataset` names the held-out rows"
 HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
 IMAGES = "not supported: the model's own files set the size of images, and relative paths begin at the data file"
@@ -78,7 +79,7 @@ AXOLOTL = {
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
     "lora_mlp_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
     "lora_model_dir": "lora_adapter",
-    "lora_modules_to_save": "not supported: with `method: lora` the base is frozen, but for a head of labels",
+    "lora_modules_to_save": FROZEN,
     "lora_o_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
     "lora_on_cpu": SHARDS,
     "lora_qkv_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
@@ -140,7 +141,7 @@ AXOLOTL = {
 LLAMA_FACTORY = {
     "adapter_name_or_path": "lora_adapter",
     "add_tokens": TOKENS,
-    "additional_target": "not supported: with `method: lora` the base is frozen, but for a head of labels",
+    "additional_target": FROZEN,
     "apollo_rank": LOW_RANK,
     "cache_dir": "not needed: the environment variable HF_HOME names the cache",
     "compute_accuracy": "not supported: an evaluation computes only the loss",

@@ -280,7 +280,7 @@ def test_expert_adapters_of_peft_merge_to_the_bits_of_peft(kind: str, asked: dic
         (["--lora_rank_pattern", '{"q_proj": 0}'], "lora_rank_pattern: got .* expects a mapping from names to whole"),
         (["--lora_alpha_pattern", '{"(": 2}'], "lora_alpha_pattern: got .* expects a mapping from names to numbers"),
         (["--rank_pattern", "{}"], "rank_pattern.*its name is .lora_rank_pattern"),
-        (["--modules_to_save", "lm_head"], "modules_to_save.*freezes the base but for a head of labels"),
+        (["--modules_to_save", "lm_head"], "modules_to_save.*LoRA trains only adapters"),
     ],
 )
 def test_settings_that_expert_adapters_lack_are_refused_by_name(

@@ -88,7 +88,8 @@ class Sandbox:
         return text + f"profile: {self.place / 'profile.json'}\n"
 
     def moved(self, text: str) -> str:
-        """The documents' places as the sandbox's."""
+        """The documents' places, and models of the hub, as the sandbox's."""
+        text = text.replace("Qwen/Qwen2.5", "./Qwen2.5")
         text = text.replace("/mnt/pmem=400GiB", "/mnt/pmem=64MiB")
         for name in ("nvme", "second", "pmem"):
             text = text.replace(f"/mnt/{name}", str(self.place / name))

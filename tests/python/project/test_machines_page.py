@@ -37,8 +37,12 @@ def test_every_machine_and_model_of_the_page_has_a_plan() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (FITS, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written"),
-        (FITS | {"states": "int8"}, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written (8-bit states)"),
+        (FITS, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written, 600 TB last 3.1 days"),
+        (FITS | {"states": "int8"}, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written, 600 TB last 3.1 days (8-bit states)"),
+        (
+            FITS | {"written_bytes_per_step": 0, "tokens_per_second_at_measured_share": 572.4},
+            "26 s, 1,262 tokens/s, *572 at 15 %*, 0.22 h",
+        ),
         (FITS | {"written_bytes_per_step": 0}, "26 s, 1,262 tokens/s, 0.22 h"),
         ({"fits": False}, "does not fit"),
     ],
@@ -65,6 +69,14 @@ def test_a_share_of_the_peak_counts_the_model_without_recomputation(method: str,
     attention = 6 * 28 * 1536 * 2048
     row = machines.add_share(FITS | {"machine": "h100", "model": "Qwen2.5-1.5B", "method": method, "step_seconds": 2.0})
     assert row["share_of_peak"] == pytest.approx((operations * weights + attention) * 32768 / 2.0 / 989e12)
+
+
+def test_a_second_rate_is_that_of_a_gpu_at_the_measured_share() -> None:
+    row = FITS | {"machine": "h100", "model": "Qwen2.5-1.5B", "method": "full"}
+    fast = machines.add_share(row | {"step_seconds": 1.0})
+    assert fast["tokens_per_second_at_measured_share"] == pytest.approx(1262.3 * 0.15 / fast["share_of_peak"])
+    slow = machines.add_share(row | {"step_seconds": 9.0})
+    assert slow["share_of_peak"] < 0.15 and slow["tokens_per_second_at_measured_share"] == 1262.3
 
 
 def test_a_machine_without_a_gpu_has_no_share_of_a_peak() -> None:
