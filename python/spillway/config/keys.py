@@ -443,12 +443,12 @@ GROUPS: dict[str, list[Key]] = {
         ),
         Key(
             "lsp_master",
-            choice("fp32", "bf16"),
+            choice("exact", "bf16"),
             None,
-            "master of each matrix in a subspace. `fp32`: a bf16 weight with a remainder of 16 bits, exact. `bf16`: "
+            "master of each matrix in a subspace. `exact`: a bf16 weight with a remainder of 16 bits. `bf16`: "
             "the weight alone, which updates round stochastically by seed, step and element. A parameter takes 2 bytes "
             "less in host memory, and 2 bytes less on a GPU that keeps a copy. A resume keeps the value",
-            "fp32",
+            "exact",
         ),
         Key(
             "lsp_check_every",

@@ -19,11 +19,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "lsp_check_every": 100,
         "lsp_threshold": 0.9,
         "lsp_residual": "rotating",
-        "lsp_master": "fp32",
+        "lsp_master": "exact",
     },
 }
 ROTATION = 20  # updates
-MEANT = {"lsp_residual": "none", "lsp_master": "fp32"}  # by runs that left it out before its default was another
+MEANT = {"lsp_residual": "none", "lsp_master": "exact"}  # by runs that left it out before its default was another
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
 OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
 

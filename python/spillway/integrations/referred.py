@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,27 @@ def prepare_arguments(
         )
     args = given.get("args") or default_arguments(form, given["model"])
     check(form, args)
-    asked, args.precompute_ref_log_probs = bool(args.precompute_ref_log_probs), True  # so that TRL runs no reference
     others = {name: value for name, value in named.items() if name not in names}
-    return (given["model"], NoModel(given["model"].config), args, *positional[len(names) :]), others, asked
+    return (
+        (given["model"], NoModel(given["model"].config), args, *positional[len(names) :]),
+        others,
+        bool(args.precompute_ref_log_probs),
+    )
+
+
+@contextmanager
+def run_no_reference(pairs: Any, positional: tuple[Any, ...]) -> Iterator[None]:
+    """TRL's constructor runs no reference model while this is open, whatever the arguments ask for. `positional`: as
+    `prepare_arguments` returns them."""
+    if not isinstance(pairs, Referred):
+        yield
+        return
+    args = positional[2]
+    args.precompute_ref_log_probs = True
+    try:
+        yield
+    finally:
+        args.precompute_ref_log_probs = pairs.precomputes
 
 
 def default_arguments(form: Form, model: Any) -> Any:

@@ -75,7 +75,7 @@ def read(path: Path) -> ReusedCompletions | None:
         if content["format"] != FORMAT:
             return None
         return ReusedCompletions(int(content["step"]), [load_batch(each) for each in content["batches"]])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RuntimeError):  # the last one is PyTorch's
         return None
 
 

@@ -64,7 +64,7 @@ class Server:
             request.add_header("Authorization", f"Bearer {self.key}")
         try:
             with urllib.request.urlopen(request, timeout=timeout or self.timeout) as answer:
-                text = answer.read().decode()
+                text = answer.read().decode(errors="replace")
         except urllib.error.HTTPError as error:
             raise Refused(error.code, error.read().decode(errors="replace")[:QUOTED]) from None
         except http.client.HTTPException as error:  # of which IncompleteRead is one
@@ -109,14 +109,18 @@ def list_models(answer: Any) -> list[str]:
     """The models in an answer of /v1/models, without adapters, which vLLM lists with the model that they belong to."""
     listed = answer.get("data") if isinstance(answer, dict) else None
     entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    return [each["id"] for each in entries if isinstance(each.get("id"), str) and not each.get("parent")]
+    names = [each["id"] for each in entries if isinstance(each.get("id"), str) and not each.get("parent")]
+    return list(dict.fromkeys(names))
 
 
 def check_server(server: Server, tokenizer: Any) -> None:
     """InputError where no server answers, and where its model has other tokens than `tokenizer`."""
     try:
         name = server.name_model()
-    except (OSError, Refused) as error:
+    except Refused as error:
+        advice = "give its key: Server(..., key=KEY)" if error.status in (401, 403) else ENGINES
+        raise InputError(f"generation: {server.url}/v1/models answers with an error: {error}; {advice}") from None
+    except OSError as error:
         raise InputError(f"generation: no server answers at {server.url} ({first_line(error)}); {ENGINES}") from None
     expected = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     # vLLM's words, and llama.cpp's

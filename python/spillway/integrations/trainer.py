@@ -55,7 +55,10 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         self._samples, self._shares = [], []
         self._norm = torch.zeros(())
         self._saved = -1
-        with grouped.load_no_reference(self._pairs, positional, named):
+        with (
+            grouped.load_no_reference(self._pairs, positional, named),
+            referred.run_no_reference(self._pairs, positional),
+        ):
             super().__init__(*positional, **named)
         self._told = TrlLog() if is_trl(self) else None
         if self._told is not None:

@@ -457,7 +457,7 @@ def train_streamed(
     )
     if config.method == "lsp":
         # As a plain loop has: with more ranks the first step trains no such matrix, and its masters are exact.
-        place = place.replaced(virtual_ranks=1, lsp_master="fp32")
+        place = place.replaced(virtual_ranks=1, lsp_master="exact")
     keeping = Keeping(identity.new(Path.cwd()).run)
     session = EngineSession(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
     try:

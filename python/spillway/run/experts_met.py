@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # version of the file
 ENTRY = "experts_met"  # of plan.json and summary.json, and of rows of metrics.jsonl
+LEAST = 1e-4  # share of steps: the engine takes none of 0
 EVEN, COUNTED = "even routing", "earlier steps of the run"  # sources of a planned share
 
 Counts = dict[str, PieceCounters]  # by layer
@@ -39,7 +40,10 @@ class Recorded:
 
     def shares(self) -> dict[str, list[float]]:
         """The expected share of steps that meet each expert, by tensor: never 0, and 1 after many steps alone."""
-        return {name: [round((count + 0.5) / (self.steps + 1), 4) for count in of] for name, of in self.tensors.items()}
+        return {name: [self._share(count) for count in of] for name, of in self.tensors.items()}
+
+    def _share(self, count: int) -> float:
+        return max(LEAST, round((count + 0.5) / (self.steps + 1), 4))
 
     def add(self, steps: int, tensors: dict[str, list[int]]) -> Recorded:
         """These counts with those of later steps."""
@@ -69,10 +73,15 @@ def is_sound(recorded: Recorded, description: Description) -> bool:
     pieces = {tensor.name: tensor.pieces for block in description.blocks for tensor in block.tensors if tensor.apart}
     return (
         recorded.tokens == description.tokens
+        and isinstance(recorded.steps, int)
         and recorded.steps > 0
         and {name: len(counts) for name, counts in recorded.tensors.items()} == pieces
-        and all(0 <= int(count) <= recorded.steps for counts in recorded.tensors.values() for count in counts)
+        and all(is_count(count, recorded.steps) for counts in recorded.tensors.values() for count in counts)
     )
+
+
+def is_count(value: Any, most: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= most
 
 
 def read_counts(counters: Counters) -> Counts:

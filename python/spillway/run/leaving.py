@@ -26,26 +26,29 @@ def close_after_failure(
     """Inside, a failure ends the run in all processes: `closes` are called in order, and the failure is raised.
 
     `describe_state`: words about the state that the failure leaves, for the error that a person reads; it is called
-    before anything is closed. `is_announced`: the other processes know already. An error of `closes` is not told, since
-    the first error is the one to tell, and keeps no later one from its turn.
+    before anything is closed. `is_announced`: the other processes know already. An error of these calls is not told,
+    since the first error is the one to tell, and keeps no close from its turn.
     """
     try:
         yield
     except BaseException as error:
-        if not is_announced():
-            world.announce()
-        words = describe_state(error)
-        close_all(*closes)
+        words = ""
+        try:
+            with suppress(Exception):
+                if not is_announced():
+                    world.announce()
+                words = describe_state(error)
+        finally:
+            close_all(*closes)
         if words:
             raise SpillwayError(f"{why(error)}. {words}") from error
         raise
 
 
 def close_all(*closes: Close) -> None:
-    """Calls each of them, in order. Their errors are not told."""
-    for close in closes:
-        with suppress(Exception):
-            close()
+    """Calls each of them, in order. Their errors are not told, but for a signal."""
+    with suppress(Exception):
+        close_in_order(*closes)
 
 
 def close_in_order(*closes: Close) -> None:

@@ -98,6 +98,16 @@ def test_adapters_have_their_base_as_reference(given: Path, tmp_path: Path) -> N
     same_weights(tmp_path / "ours" / name, tmp_path / "plain" / name)
 
 
+def test_arguments_serve_a_second_trainer(given: Path, tmp_path: Path) -> None:
+    """A constructor leaves them as they were: the reference of new adapters stays in the steps."""
+    own = parts(given, tmp_path / "out", pairs.texts(ROWS))
+    for _ in range(2):
+        trainer = Streamed(model=loaded(given, method="lora", lora_r=4), **own)
+        assert trainer.args.precompute_ref_log_probs is False
+        assert trainer._pairs.precomputes is False
+        trainer.close()
+
+
 def trained(given: Path, place: Path, resume: Any = None, fails: Any = None, **keys: Any) -> Streamed:
     storage = place.with_name(f"{place.name}-storage")
     what = parts(given, place, pairs.texts(ROWS), **EVENTS)

@@ -16,6 +16,7 @@ from durable_trainers import SAVES, expect_resumed_bits
 from needs import package
 from spillway.base.documents import read_json
 from spillway.errors import InputError
+from spillway.integrations import reused_completions
 from test_grpo import close, same_weights
 from test_grpo_trainer import STEPS, Watched, given, in_memory, storage_keys, streamed
 from test_trainer_durable import Fails
@@ -110,3 +111,24 @@ def test_a_checkpoint_has_the_completions_with_it(given: Path, tmp_path: Path) -
     refused = streamed(given, tmp_path / "cut", more, dtype="float32")
     with pytest.raises(InputError, match="num_iterations: step 4 trains on the completions of step 3"):
         refused.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-3"))
+
+
+BATCH = {"tokens": 2, "input_ids": [[1, 2]], "labels": [[-100, 2]], "lengths": None, "reference": None, "old": [-0.5],
+         "advantages": [1.0]}  # fmt: skip
+
+
+def write_batch(path: Path, **more: Any) -> Path:
+    path.write_text(json.dumps({"format": 1, "step": 2, "batches": [BATCH | more]}))
+    return path
+
+
+def test_damaged_completions_count_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.json"
+    stored = reused_completions.read(write_batch(path))
+    assert stored is not None and stored.batches[0].labels.tolist() == [[-100, 2]]
+    damages: list[dict[str, Any]] = [
+        {"tokens": float("inf")}, {"input_ids": [[2**70]]}, {"labels": [{}]}, {"advantages": [[1], [1, 2]]},
+        {"old": "none"},
+    ]  # fmt: skip
+    for damaged in damages:
+        assert reused_completions.read(write_batch(path, **damaged)) is None, damaged

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from durable_trainers import PLACEMENT, SAVES
 from needs import package
 from spillway.errors import InputError, SpillwayError
 from spillway.hf import Server, load
+from spillway.integrations.server import check_server
 from spillway.integrations.server_sampling import MARK
 from test_grpo import close, same_weights
 from test_grpo_trainer import CASES, MORE, STEPS, Watched, prompts, storage_keys
@@ -120,6 +123,38 @@ def test_a_server_without_one_model_is_refused(given: Path, tmp_path: Path, answ
         with pytest.raises(InputError, match=said):
             streamed(given, tmp_path / "out", Server(server.url))
         streamed(given, tmp_path / "out", Server(server.url, model="a"))
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers each request with one status and these bytes."""
+
+    status, content = 200, b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (401, b"no key", r"/v1/models answers with an error: 401 no key; give its key: Server\(..., key=KEY\)"),
+        (500, b"it is full", "/v1/models answers with an error: 500 it is full; start one"),
+        (200, b"\xff\xfe", "lists no model"),
+        (200, b'{"data": [{"id": "a"}, {"id": "b"}, {"id": "a"}]}', "lists several models: a, b; name"),
+    ],
+)
+def test_an_answer_that_is_no_list_of_one_model_is_told(status: int, content: bytes, said: str) -> None:
+    handler = type("Handler", (Refusing,), {"status": status, "content": content})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(InputError, match=said):
+            check_server(Server(f"http://127.0.0.1:{server.server_port}"), None)
+        server.shutdown()
 
 
 def test_a_server_that_keeps_its_weights_is_seen_in_the_log(given: Path, tmp_path: Path) -> None:

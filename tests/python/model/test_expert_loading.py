@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from spillway.model.meta.demand import estimate_met
 from spillway.model.meta.meta_model import MetaModel
 from spillway.output import identity
 from spillway.output.records import rows
+from spillway.run import experts_met
 from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
 
 EXPERTS = 16
@@ -151,6 +153,26 @@ def test_a_resumed_run_plans_with_what_its_steps_met(
     assert read_counts()["steps"] == 8
     met = {name: json.loads((tmp_path / name / "summary.json").read_text())["experts_met"] for name in ("out", "whole")}
     assert met["out"]["resident"] > met["whole"]["resident"], "half of the weights, and the half that is met"
+
+
+@pytest.mark.parametrize("damaged", ['"1"', "1.5", "1e999", "NaN", "3", "-1", "null", "[]"])
+def test_damaged_counts_are_left_out(damaged: str, tmp_path: Path) -> None:
+    experts = SimpleNamespace(name="experts", pieces=2, apart=True)
+    description: Any = SimpleNamespace(tokens=8, blocks=[SimpleNamespace(tensors=[experts])])
+    config: Any = SimpleNamespace(resume_from_checkpoint="true", overwrite=False, output_dir=str(tmp_path))
+    content = '{"format": 1, "tokens": 8, "steps": 2, "tensors": {"experts": [2, COUNT]}}'
+    (tmp_path / identity.FOLDER).mkdir()
+    (tmp_path / identity.EXPERTS).write_text(content.replace("COUNT", "1"))
+    sound = experts_met.read_recorded(config, description)
+    assert sound is not None and sound.shares() == {"experts": [0.8333, 0.5]}
+    (tmp_path / identity.EXPERTS).write_text(content.replace("COUNT", damaged))
+    assert experts_met.read_recorded(config, description) is None
+
+
+@pytest.mark.parametrize("steps", [1, 9_999, 10_000, 10**9])
+def test_shares_of_experts_that_no_step_or_each_step_met_are_in_the_range_of_the_engine(steps: int) -> None:
+    (shares,) = experts_met.Recorded(8, steps, {"experts": [0, 1, steps]}).shares().values()
+    assert all(0 < share <= 1 for share in shares) and shares == sorted(shares)
 
 
 def test_killed_and_resumed_on_a_path_they_end_as_in_memory(

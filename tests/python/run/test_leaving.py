@@ -206,6 +206,31 @@ def test_failure_without_words_is_raised_as_it_is_and_told_once() -> None:
     assert not world.events
 
 
+@pytest.mark.parametrize("second", [OSError(5, "the second error"), KeyboardInterrupt()], ids=["error", "signal"])
+def test_a_run_closes_whatever_its_description_raises(second: BaseException) -> None:
+    world = Told()
+
+    def describe(error: BaseException) -> str:
+        raise second
+
+    told = ValueError if isinstance(second, Exception) else KeyboardInterrupt
+    with pytest.raises(told):
+        with close_after_failure(world, lambda: world.events.append("closed"), describe_state=describe):
+            raise ValueError("the first error")
+    assert world.events == ["announced", "closed"]
+
+
+def test_a_signal_in_a_close_keeps_none_from_its_turn() -> None:
+    turns: list[int] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        close_all(interrupt, lambda: turns.append(1))
+    assert turns == [1]
+
+
 def test_a_close_that_fails_keeps_none_from_its_turn() -> None:
     turns: list[int] = []
 

@@ -293,7 +293,7 @@ def keep_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "settings", copying)
 
 
-@pytest.mark.parametrize(("learning", "master"), [(CHECKED, "fp32"), (ROTATING, "bf16")])
+@pytest.mark.parametrize(("learning", "master"), [(CHECKED, "exact"), (ROTATING, "bf16")])
 def test_copies_that_take_changes_have_the_bits_of_the_masters(
     learning: list[str], master: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,14 +323,14 @@ def test_bf16_masters_take_less_memory_and_learn(given: Path, tmp_path: Path, ca
     """`check` compares a run with exact masters."""
     words = ("--method", "lsp", "--lsp_rank", "8", "--max_steps", "6")
     states = {}
-    for master in ("fp32", "bf16"):
+    for master in ("exact", "bf16"):
         out = tmp_path / master
         assert real_runs.here(given, out, *words, "--lsp_master", master) == 0
         losses = [row["loss"] for row in real_runs.metrics(out) if "loss" in row]
         assert losses[-1] < losses[0]
         states[master] = state_bytes(json.loads((out / "plan.json").read_text()))
     padded = json.loads((tmp_path / "bf16" / "plan.json").read_text())["subspaces"]["gradient_bytes_in_full"]
-    assert states["fp32"] - states["bf16"] == padded  # two bytes an element, as gradients have
+    assert states["exact"] - states["bf16"] == padded  # two bytes an element, as gradients have
     check = ("--lsp_master", "bf16", "--learning_rate", "1e-5")
     assert real_runs.here(given, tmp_path / "out", *words, *check, verb="check") == 0
     assert "equal but for rounding" in capsys.readouterr().out

@@ -31,7 +31,7 @@ class Space:
 
     rank: int
     nonzeros: int
-    master: str = "fp32"  # or bf16: the weight alone
+    master: str = "exact"  # or bf16: the weight alone
 
 
 class Adapted(Protocol):
