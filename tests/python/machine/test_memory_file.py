@@ -147,7 +147,6 @@ def test_states_on_a_path_beside_it(inputs: Path, tmp_path: Path, fast: None) ->
         ("here=64MiB", ["--memory_file", "./here=1MiB"], 2, ["memory_file", "given twice"]),
         ("here=4096TiB", [], 3, ["memory_file", "here", "It would fit with --memory_file"]),
         ("here=64MiB", ["--dram_budget", "64MiB"], 3, ["--dram_budget"]),
-        ("here=64MiB", ["--device", "cuda"], 2, ["memory_file", "device cuda"]),
         ("here=64MiB", ["--placement", "activation=file:1"], 2, ["placement", "file:1", "dram, file:0"]),
         ("here=64KiB", ["--placement", "grad=file:0"], 3, ["fit on file:0", "It would fit with --memory_file"]),
         ("here=64MiB", ["--profile", "workstation"], 2, ["memory_file", "profile"]),
