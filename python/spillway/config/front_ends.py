@@ -153,7 +153,7 @@ LLAMA_FACTORY = {
     "disable_shuffling": "not supported: the order of rows follows from `data_seed` alone",
     "double_quantization": "bnb_4bit_use_double_quant",
     "early_stopping_steps": EARLY,
-    "enable_liger_kernel": "not needed: `fused_kernels` does the same on a GPU, and the loss is computed in slices",
+    "enable_liger_kernel": "not needed: `fused_kernels` has such kernels for a GPU, and the loss is computed in slices",
     "enable_thinking": "not supported: name a template of your own with `chat_template_path`",
     "eval_on_each_dataset": HELD_OUT,
     "export_dir": "not needed: `output_dir` has the model; `spillway export` writes it elsewhere",
