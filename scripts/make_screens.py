@@ -25,7 +25,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 COMMAND = Path(sys.executable).with_name("spillway")
-PLAN = "spillway plan config.yaml --profile rtx-4090 --model ./Qwen2.5-7B"
+PLAN = "spillway plan config.yaml --profile rtx-4090 --model Qwen/Qwen2.5-7B"
 LONG_TABLES = ("What was compared", "What fits")  # that the picture leaves out
 COLUMNS = 112
 PAGE = (1000, 1180)  # width and height of the picture of a report, in pixels
@@ -72,7 +72,7 @@ def make_plan(folder: Path) -> None:
 
     model_shapes.write(folder, "Qwen2.5-7B")
     shutil.copy(ROOT / "recipes" / "gpu-24gib.yaml", folder / "config.yaml")
-    text = run(PLAN, folder, COLUMNS=str(COLUMNS), FORCE_COLOR="1")
+    text = run(PLAN.replace("Qwen/", "./"), folder, COLUMNS=str(COLUMNS), FORCE_COLOR="1")
     svg = draw_terminal(leave_out(text, LONG_TABLES), PLAN)
     (IMAGES / "plan.svg").write_text(svg, encoding="utf-8")
 

@@ -94,10 +94,12 @@ class Sandbox:
         for name in ("nvme", "second", "pmem"):
             text = text.replace(f"/mnt/{name}", str(self.place / name))
         text = text.replace("path:/a", f"path:{self.place / 'a'}").replace("path:/b", f"path:{self.place / 'b'}")
-        return re.sub(r"\bOUTPUT_DIR\b|\bruns/first\b", "runs/first", text)
+        return re.sub(r"\bOUTPUT_DIR\b|\bruns/(first|try)\b", "runs/first", text)
 
     def words(self, command: str) -> list[str]:
         text = command.replace("...", "").replace("[--key value]", "")
+        if "--profile" not in text:  # which takes a configuration without weights
+            text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B")
         text = text.replace("--to DIR", "--to exported").replace("--checkpoint DIR", "").replace("CKPT", "")
         return shlex.split(self.moved(text))[1:]
 
