@@ -72,19 +72,13 @@ class Bf16Moments {
     HWY_INLINE void load(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
       widen_pair(d, data[k] + i, even, odd);
     }
-    /// Rounds as kernels::round_bf16_randomly does; what is not a number is kFloatNaN already.
     template <std::size_t k, class D>
     HWY_INLINE void store(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
       const Bits<D> du;
       const hn::Repartition<std::uint16_t, D> halves;
-      const auto rounded = [=](Vec<D> value, Vec<Bits<D>> chance) HWY_ATTR {
-        const auto bits = hn::BitCast(du, value);
-        const auto largest = hn::Eq(hn::And(bits, hn::Set(du, 0x7FFF0000)), hn::Set(du, 0x7F7F0000));
-        return hn::Add(bits, hn::IfThenZeroElse(largest, chance));
-      };
       const auto mask = hn::Set(du, 0xFFFF), chances = hn::BitCast(du, hn::LoadU(halves, random + i + k));
-      const auto low = hn::ShiftRight<16>(rounded(even, hn::And(chances, mask)));
-      const auto high = rounded(odd, hn::ShiftRight<16>(chances));
+      const auto low = hn::ShiftRight<16>(add_chance(d, even, hn::And(chances, mask)));
+      const auto high = add_chance(d, odd, hn::ShiftRight<16>(chances));
       hn::StoreU(hn::BitCast(halves, select_bits(d, mask, low, high)), halves, data[k] + i);
     }
   };

@@ -252,17 +252,13 @@ class RoundedWeights {
   HWY_INLINE void prefetch_weight(std::size_t i) const { prefetch<0>(weight_ + i); }
   template <class D>
   HWY_INLINE Vec<D> load(D d, std::size_t i) const {
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits<D>(), hn::LoadU(Half<D>(), weight_ + i))));
+    return widen(d, hn::LoadU(Half<D>(), weight_ + i));
   }
-  /// Rounds as kernels::round_bf16_randomly does; what is not a number is kFloatNaN already.
   template <class D>
   HWY_INLINE void store(D d, std::size_t i, Vec<D> weight) const {
-    const Bits<D> du;
-    const auto bits = hn::BitCast(du, weight);
-    const auto chance = hn::PromoteTo(du, hn::LoadU(Half<D>(), random_.first + (i - begin_)));
-    const auto largest = hn::Eq(hn::And(bits, hn::Set(du, 0x7FFF0000)), hn::Set(du, 0x7F7F0000));
-    const auto rounded = hn::Add(bits, hn::IfThenZeroElse(largest, chance));
-    hn::StoreU(hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(rounded)), Half<D>(), weight_ + i);
+    const auto chance = hn::PromoteTo(Bits<D>(), hn::LoadU(Half<D>(), random_.first + (i - begin_)));
+    const auto rounded = hn::ShiftRight<16>(add_chance(d, weight, chance));
+    hn::StoreU(hn::TruncateTo(Half<D>(), rounded), Half<D>(), weight_ + i);
   }
 
  private:
@@ -273,15 +269,6 @@ class RoundedWeights {
   mutable Random<kColumnTile> random_;
 };
 #endif
-
-template <class WeightsOf>
-WeightsOf make_weights(const UpdateSpan& span, const Expansion& expansion) {
-  if constexpr (std::is_constructible_v<WeightsOf, const UpdateSpan&>) {
-    return WeightsOf(span);
-  } else {
-    return WeightsOf(span, expansion);
-  }
-}
 
 /// Part of a row of W: `count` elements from `at` of the span on. `values`: of the row of P, `stride` apart. `next`:
 /// how far from here the part begins that comes after.
@@ -340,9 +327,9 @@ HWY_INLINE void apply_group(const Expansion& e, const WeightsOf& weights, float 
 }
 
 template <class WeightsOf>
-HWY_NOINLINE void apply_as(const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
+HWY_NOINLINE void apply_as(const WeightsOf weights, const Expansion& e, float keep, const UpdateSpan& span,
+                           std::size_t first, float* work) {
   const auto columns = e.q.rows;
-  const auto weights = make_weights<WeightsOf>(span, e);
   Places places{.columns = reinterpret_cast<std::int32_t*>(work + e.p.nonzeros * kColumnTile)};
   for (std::size_t at = 0; at < span.n;) {
     const auto row = (first + at) / columns, begin = (first + at) % columns;
@@ -360,16 +347,16 @@ void apply_to(Weights weights, const Expansion& e, float keep, const UpdateSpan&
 #if HWY_TARGET == HWY_SCALAR
     return scalar::apply(weights, e, keep, span, first);
 #else
-    return apply_as<RoundedWeights>(e, keep, span, first, work);
+    return apply_as(RoundedWeights(span, e), e, keep, span, first, work);
 #endif
   }
   switch (weights) {
     case Weights::bf16:
-      return apply_as<SplitWeights>(e, keep, span, first, work);
+      return apply_as(SplitWeights(span), e, keep, span, first, work);
     case Weights::fp32:
-      return apply_as<Fp32Weights>(e, keep, span, first, work);
+      return apply_as(Fp32Weights(span), e, keep, span, first, work);
     case Weights::fp16:
-      return apply_as<Fp16Weights>(e, keep, span, first, work);
+      return apply_as(Fp16Weights(span), e, keep, span, first, work);
   }
 }
 

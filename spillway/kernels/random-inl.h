@@ -14,6 +14,16 @@ namespace spillway::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
 
+/// Values whose upper halves are bf16 as kernels::round_bf16_randomly makes them, if what is not a number is kFloatNaN
+/// already.
+template <class D>
+HWY_INLINE Vec<Bits<D>> add_chance(D /*d*/, Vec<D> value, Vec<Bits<D>> chance) {
+  const Bits<D> du;
+  const auto bits = hn::BitCast(du, value);
+  const auto largest = hn::Eq(hn::And(bits, hn::Set(du, 0x7FFF0000)), hn::Set(du, 0x7F7F0000));
+  return hn::Add(bits, hn::IfThenZeroElse(largest, chance));
+}
+
 /// The blocks from one on, a vector at a time.
 class RandomBlocks {
 #if HWY_TARGET == HWY_AVX3_DL

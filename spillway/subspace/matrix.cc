@@ -32,6 +32,27 @@ float keep_of(const kernels::UpdateStep& update) {
            " in a subspace: the optimizer adds it to the gradient, which is not there; use adamw or lion, or 0"));
 }
 
+void check_sizes(std::span<const float> s, std::size_t rank, const kernels::UpdateSpan& weight, std::size_t elements) {
+  if (s.size() == rank * rank && weight.n == elements) return;
+  throw Error(ErrorCode::bad_input, text("a step of ", s.size(), " elements onto ", weight.n, "; the subspace has ",
+                                         rank * rank, ", the weight ", elements));
+}
+
+void make_change(std::span<const float> s, const kernels::UpdateStep& update, std::uint64_t index,
+                 std::vector<std::vector<float>>& moments, std::vector<float>& delta) {
+  auto inside = update;
+  inside.weight_decay = 0;
+  std::ranges::fill(delta, 0.0F);
+  const auto bytes = [](std::vector<float>& array) { return reinterpret_cast<std::byte*>(array.data()); };
+  kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
+                  {.weight = bytes(delta),
+                   .moments = {bytes(moments[0]), bytes(moments[1])},
+                   .grad = reinterpret_cast<const std::byte*>(s.data()),
+                   .n = s.size(),
+                   .index = index},
+                  inside);
+}
+
 std::size_t rank_of(const MatrixOptions& options) {
   const auto smaller = std::min(options.rows, options.columns);
   const auto r = std::max<std::size_t>(1, options.nonzeros);
@@ -93,25 +114,12 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
                   const kernels::UpdateSpan& weight) {
   const auto m = projectors_.p.rows(), n = projectors_.q.rows(), d = rank();
   if (!has_projectors()) throw Error(ErrorCode::internal, "a step before the first projectors");
-  if (s.size() != d * d || weight.n != m * n) {
-    throw Error(ErrorCode::bad_input, text("a step of ", s.size(), " elements onto ", weight.n, "; the subspace has ",
-                                           d * d, ", the weight ", m * n));
-  }
+  check_sizes(s, d, weight, m * n);
   const float keep = keep_of(update);
   auto inside = update;
-  inside.weight_decay = 0;
   inside.step -= begun_;
   inside.learning_rate *= std::sqrt(static_cast<double>(m) * static_cast<double>(n)) / static_cast<double>(d);
-  // The optimizer's change of a weight that is 0 is the delta.
-  std::ranges::fill(delta_, 0.0F);
-  const auto bytes = [](std::vector<float>& array) { return reinterpret_cast<std::byte*>(array.data()); };
-  kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
-                  {.weight = bytes(delta_),
-                   .moments = {bytes(moments_[0]), bytes(moments_[1])},
-                   .grad = reinterpret_cast<const std::byte*>(s.data()),
-                   .n = d * d,
-                   .index = weight.index},
-                  inside);
+  make_change(s, inside, weight.index, moments_, delta_);
   kernels::apply(weights, {projectors_.p.view(), projectors_.q.view(), delta_.data()}, keep, weight, 0, work_.data());
   if (next_) adopt(update.step);
 }

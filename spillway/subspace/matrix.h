@@ -33,6 +33,12 @@ struct MatrixOptions {
 /// Share of a weight that an update's decay leaves, of optimizers whose decay does not pass through the gradient.
 /// Throws Error(bad_input) where another optimizer decays.
 [[nodiscard]] float keep_of(const kernels::UpdateStep& update);
+/// Throws Error(bad_input) unless S has [rank, rank] elements and the weight so many.
+void check_sizes(std::span<const float> s, std::size_t rank, const kernels::UpdateSpan& weight, std::size_t elements);
+/// The optimizer on S, fp32: `delta` becomes its change of a weight that is 0. `moments`: exp_avg and exp_avg_sq, as
+/// long as S. `update.weight_decay` is not looked at. `index`: UpdateSpan's.
+void make_change(std::span<const float> s, const kernels::UpdateStep& update, std::uint64_t index,
+                 std::vector<std::vector<float>>& moments, std::vector<float>& delta);
 /// The rank that the options mean. Throws Error(bad_input) as Projector does, and when it would be 0.
 [[nodiscard]] std::size_t rank_of(const MatrixOptions& options);
 

@@ -9,10 +9,6 @@
 namespace spillway::subspace {
 namespace {
 
-std::byte* bytes_of(std::vector<float>& array) {
-  return reinterpret_cast<std::byte*>(array.data());
-}
-
 /// A B, all of [d, d].
 std::vector<float> multiply(std::span<const float> a, std::span<const float> b, std::size_t d) {
   std::vector<float> out(d * d);
@@ -106,24 +102,10 @@ void PublishedMatrix::restore(std::span<const float> p, std::span<const float> q
 
 void PublishedMatrix::step(kernels::Weights weights, std::span<const float> s, const kernels::UpdateStep& update,
                            const kernels::UpdateSpan& weight) {
-  const auto m = pair_.p.rows(), n = pair_.q.rows(), d = rank();
   if (refits_ == 0) throw Error(ErrorCode::internal, "a step before the first projectors");
-  if (s.size() != d * d || weight.n != m * n) {
-    throw Error(ErrorCode::bad_input, text("a step of ", s.size(), " elements onto ", weight.n, "; the subspace has ",
-                                           d * d, ", the weight ", m * n));
-  }
+  check_sizes(s, rank(), weight, pair_.p.rows() * pair_.q.rows());
   const float keep = keep_of(update);
-  auto inside = update;
-  inside.weight_decay = 0;
-  // The optimizer's change of a weight that is 0 is the delta.
-  std::ranges::fill(delta_, 0.0F);
-  kernels::update({kernels::Weights::fp32, kernels::Moments::exact},
-                  {.weight = bytes_of(delta_),
-                   .moments = {bytes_of(moments_[0]), bytes_of(moments_[1])},
-                   .grad = reinterpret_cast<const std::byte*>(s.data()),
-                   .n = d * d,
-                   .index = weight.index},
-                  inside);
+  make_change(s, update, weight.index, moments_, delta_);
   apply(weights, keep, weight);
   if (!next_) return;
   carry(*next_);

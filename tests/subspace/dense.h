@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "spillway/kernels/split.h"
+#include "spillway/kernels/update.h"
 #include "spillway/subspace/refit.h"
 
 namespace spillway::subspace::testing {
@@ -98,5 +100,30 @@ inline std::vector<float> gradient_like(std::size_t m, std::size_t n, std::size_
   }
   return out;
 }
+
+/// By element.
+inline Dense squared(Dense a) {
+  for (auto& value : a.values) value *= value;
+  return a;
+}
+
+/// A weight as bf16 and remainder.
+struct Weight {
+  std::vector<std::uint16_t> high, low;
+
+  explicit Weight(const std::vector<float>& values) : high(values.size()), low(values.size()) {
+    kernels::split(values.data(), high.data(), low.data(), values.size());
+  }
+  [[nodiscard]] kernels::UpdateSpan span() {
+    return {.weight = reinterpret_cast<std::byte*>(high.data()),
+            .remainder = reinterpret_cast<std::byte*>(low.data()),
+            .n = high.size()};
+  }
+  [[nodiscard]] std::vector<float> master() const {
+    std::vector<float> out(high.size());
+    kernels::join(high.data(), low.data(), out.data(), out.size());
+    return out;
+  }
+};
 
 }  // namespace spillway::subspace::testing

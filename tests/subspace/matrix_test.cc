@@ -13,27 +13,9 @@ namespace spillway::subspace {
 namespace {
 
 using testing::Dense;
+using testing::Weight;
 
 constexpr std::size_t kRows = 24, kColumns = 40;
-
-/// A weight as bf16 and remainder.
-struct Weight {
-  std::vector<std::uint16_t> high, low;
-
-  explicit Weight(const std::vector<float>& values) : high(values.size()), low(values.size()) {
-    kernels::split(values.data(), high.data(), low.data(), values.size());
-  }
-  [[nodiscard]] kernels::UpdateSpan span() {
-    return {.weight = reinterpret_cast<std::byte*>(high.data()),
-            .remainder = reinterpret_cast<std::byte*>(low.data()),
-            .n = high.size()};
-  }
-  [[nodiscard]] std::vector<float> master() const {
-    std::vector<float> out(high.size());
-    kernels::join(high.data(), low.data(), out.data(), out.size());
-    return out;
-  }
-};
 
 TEST(Matrix, RankIsHalfOfTheSmallerSideUnlessTold) {
   EXPECT_EQ(12U, rank_of({.rows = 24, .columns = 40}));

@@ -174,15 +174,11 @@ TEST(Descent, RefusesWhatIsNotFiniteAndLearnsNothingFromZero) {
 
 TEST(PublishedTransfer, IsThePapersFormula) {
   const auto before = drawn(12, 4, 1), after = drawn(12, 4, 2);
-  const auto square = [](Dense a) {
-    for (auto& value : a.values) value *= value;
-    return a;
-  };
   const auto a = dense(after.p).turned() * dense(before.p), b = dense(after.q).turned() * dense(before.q);
   auto first = testing::white(144, 3), second = testing::white(144, 4);
   for (auto& value : second) value *= value;
   const auto m = a * Dense(12, 12, first) * b.turned();
-  const auto v = square(a) * Dense(12, 12, second) * square(b).turned();
+  const auto v = squared(a) * Dense(12, 12, second) * squared(b).turned();
   carry_first(before, after, first);
   carry_second(before, after, second);
   for (std::size_t i = 0; i < 144; ++i) {
@@ -191,25 +187,6 @@ TEST(PublishedTransfer, IsThePapersFormula) {
     EXPECT_GE(second[i], 0);
   }
 }
-
-/// A weight as bf16 and remainder.
-struct MasteredWeight {
-  std::vector<std::uint16_t> high, low;
-
-  explicit MasteredWeight(const std::vector<float>& values) : high(values.size()), low(values.size()) {
-    kernels::split(values.data(), high.data(), low.data(), values.size());
-  }
-  [[nodiscard]] kernels::UpdateSpan span() {
-    return {.weight = reinterpret_cast<std::byte*>(high.data()),
-            .remainder = reinterpret_cast<std::byte*>(low.data()),
-            .n = high.size()};
-  }
-  [[nodiscard]] std::vector<float> master() const {
-    std::vector<float> out(high.size());
-    kernels::join(high.data(), low.data(), out.data(), out.size());
-    return out;
-  }
-};
 
 /// Pᵀ G Q.
 std::vector<float> projected(const ScatteredPair& pair, const std::vector<float>& gradient) {
@@ -220,7 +197,7 @@ std::vector<float> projected(const ScatteredPair& pair, const std::vector<float>
 TEST(PublishedMatrix, AStepIsAdamInTheSubspaceAtTheRateAsItIs) {
   constexpr double kRate = 1e-2, kDecay = 0.1;
   PublishedMatrix matrix({.shape = {.rows = kHigh, .columns = kWide, .rank = 12}, .seed = 3});
-  MasteredWeight weight(testing::white(kHigh * kWide, 1));
+  testing::Weight weight(testing::white(kHigh * kWide, 1));
   Dense expected(kHigh, kWide, weight.master()), m(12, 12), v(12, 12);
   matrix.refit(testing::gradient_like(kHigh, kWide, 4, 2));
   const auto p = dense(matrix.pair().p), q = dense(matrix.pair().q);

@@ -17,11 +17,6 @@ Projectors projectors_of(std::size_t m, std::size_t n, std::size_t d, std::size_
   return out;
 }
 
-Dense squared(Dense a) {
-  for (auto& value : a.values) value *= value;
-  return a;
-}
-
 TEST(Transfer, IsThePapersFormula) {
   for (const std::size_t r : {1, 3, 4, 12}) {
     const auto before = projectors_of(30, 25, 12, r, 1), after = projectors_of(30, 25, 12, r, 2);
