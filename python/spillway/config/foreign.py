@@ -141,11 +141,7 @@ OF_TRAINERS = {
     "use_weighting": OF_DPO,
 }
 
-FROZEN = (
-    "not supported: LoRA trains only adapters, plus a classification head if there is one; "
-    "`method: full` with `trainable` trains "
-    "a part"
-)
+FROZEN = f"{front_ends.FROZEN}; `method: full` with `trainable` trains a part"
 PLAIN = "not supported: adapters are LoRA, rsLoRA or DoRA"
 BEGIN = "not supported: adapters start with PEFT's default: A drawn from `seed`, B zero"
 TARGETS = "`lora_target_modules` names the linear layers, by the ends of their names"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-ENTRY = "experts_met"
+ENTRY = "experts_met"  # of plan.json and summary.json, and of rows of metrics.jsonl
 
 
 def describe(summary: dict[str, Any]) -> str:

@@ -18,12 +18,12 @@ from spillway.base.documents import read_json
 from spillway.base.files import write_json
 from spillway.model.meta.demand import mean_share
 from spillway.output.identity import EXPERTS
+from spillway.report.experts import ENTRY
 
 if TYPE_CHECKING:
     from spillway.config import Config
 
 FORMAT = 1  # version of the file
-ENTRY = "experts_met"  # of plan.json and summary.json, and of rows of metrics.jsonl
 LEAST = 1e-4  # share of steps: the engine takes none of 0
 EVEN, COUNTED = "even routing", "earlier steps of the run"  # sources of a planned share
 

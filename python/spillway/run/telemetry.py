@@ -13,6 +13,7 @@ from spillway.base.documents import make_document
 from spillway.machine import nodes, process_memory
 from spillway.machine.place import Place
 from spillway.output import wear
+from spillway.report.experts import ENTRY
 from spillway.run import experts_met
 from spillway.run.protocol import PathBytes
 
@@ -49,8 +50,9 @@ class Telemetry:
 
     def begin(self) -> None:
         """Starts the count for steps: from here on, all traffic is of steps."""
-        self._path_bytes, self._link_bytes = self.paths(), self._link()
-        self._experts = experts_met.read_counts(self._counters())
+        counters = self._counters()
+        self._path_bytes, self._link_bytes = read_paths(counters), self._read_link(counters)
+        self._experts = experts_met.read_counts(counters)
 
     def bound_device(self, most: int) -> None:
         """From here on PyTorch takes no more than so many bytes of the device, besides what this process had there."""
@@ -59,21 +61,21 @@ class Telemetry:
 
     def count_step(self) -> dict[str, Any]:
         """Fields of StepResult: what has moved since the last call."""
+        counters = self._counters()
         return {
-            "path_bytes": self._new_path_bytes(),
-            "link_bytes": self._new_link_bytes(),
-            "written": self.written(),
-            "node_updates": self._new_node_updates(),
-            "experts_met": self._new_experts_met(),
+            "path_bytes": self._new_path_bytes(counters),
+            "link_bytes": self._new_link_bytes(counters),
+            "written": self._sum_written(counters),
+            "node_updates": self._new_node_updates(counters),
+            "experts_met": self._new_experts_met(counters),
         }
-
-    def paths(self) -> PathBytes:
-        paths = self._counters().paths
-        return {name: {"read": path.read, "written": path.written} for name, path in paths.items()}
 
     def written(self) -> wear.Written:
         """Bytes written by the run, in this process and before it."""
-        return wear.total(self.written_before, {name: moved["written"] for name, moved in self.paths().items()})
+        return self._sum_written(self._counters())
+
+    def _sum_written(self, counters: Counters) -> wear.Written:
+        return wear.total(self.written_before, {name: path.written for name, path in counters.paths.items()})
 
     def measured(self) -> dict[str, Any]:
         """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.SessionProtocol."""
@@ -90,9 +92,9 @@ class Telemetry:
             "tiers": tiers,
             **({"nodes": make_document(places)} if places else {}),
             "process_peak": self._peak,
-            "path_bytes": self.paths(),
-            **({"link_bytes": link} if (link := self._link()) else {}),
-            "written": self.written(),
+            "path_bytes": read_paths(counters),
+            **({"link_bytes": link} if (link := self._read_link(counters)) else {}),
+            "written": self._sum_written(counters),
             **experts_met.summarise_met(experts_met.read_counts(counters), self._plan),
             "stall_seconds": counters.stall_seconds,
             "waits": counters.waits,
@@ -123,37 +125,37 @@ class Telemetry:
         counters: Counters = self._engine.counters()
         return counters
 
-    def _new_path_bytes(self) -> PathBytes:
-        before, self._path_bytes = self._path_bytes, self.paths()
+    def _new_path_bytes(self, counters: Counters) -> PathBytes:
+        before, self._path_bytes = self._path_bytes, read_paths(counters)
         return {
             name: {direction: count - before.get(name, {}).get(direction, 0) for direction, count in now.items()}
             for name, now in self._path_bytes.items()
         }
 
-    def _link(self) -> dict[str, int]:
+    def _read_link(self, counters: Counters) -> dict[str, int]:
         """Bytes over a device's link so far; empty without one that has memory of its own."""
-        device = self._counters().device
+        device = counters.device
         if device is None or not self._plan.get("device_bytes_per_step"):
             return {}
         return {"to_device": device.to_device, "from_device": device.from_device}
 
-    def _new_link_bytes(self) -> dict[str, int]:
-        before, self._link_bytes = self._link_bytes, self._link()
+    def _new_link_bytes(self, counters: Counters) -> dict[str, int]:
+        before, self._link_bytes = self._link_bytes, self._read_link(counters)
         return {way: now - before.get(way, 0) for way, now in self._link_bytes.items()}
 
-    def _new_node_updates(self) -> dict[str, dict[str, float]]:
+    def _new_node_updates(self, counters: Counters) -> dict[str, dict[str, float]]:
         """Nothing where DRAM is one tier."""
         if len(nodes.names(self._plan)) < 2:
             return {}
-        before, self._node_updates = self._node_updates, count_updates(self._counters())
+        before, self._node_updates = self._node_updates, count_updates(counters)
         return {
             name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in now.items()}
             for name, now in self._node_updates.items()
         }
 
-    def _new_experts_met(self) -> float | None:
+    def _new_experts_met(self, counters: Counters) -> float | None:
         """The mean over layers; None where no layer has experts on demand."""
-        before, self._experts = self._experts, experts_met.read_counts(self._counters())
+        before, self._experts = self._experts, experts_met.read_counts(counters)
         shares = experts_met.compute_shares(self._experts, before)
         self._counted_steps += 1 if shares else 0
         return statistics.mean(shares.values()) if shares else None
@@ -162,9 +164,13 @@ class Telemetry:
         """Writes the counts of the run's steps to its directory; nothing where no step was counted."""
         if self._counted_steps == 0:
             return
-        counts, tokens = dict(self._engine.count_asked_pieces()), self._plan[experts_met.ENTRY]["tokens"]
+        counts, tokens = dict(self._engine.count_asked_pieces()), self._plan[ENTRY]["tokens"]
         before = self._recorded or experts_met.Recorded(tokens, 0, {name: [0] * len(it) for name, it in counts.items()})
         before.add(self._counted_steps, counts).write(output_dir)
+
+
+def read_paths(counters: Counters) -> PathBytes:
+    return {name: {"read": path.read, "written": path.written} for name, path in counters.paths.items()}
 
 
 def count_passes(device: DeviceCounters) -> dict[str, dict[str, float]]:

@@ -13,15 +13,15 @@ from safetensors.torch import load_file
 
 import native
 import real_runs
-from both_ways import CLIP, DECAY, EPSILON, RATE, TOLERANCE, load, save
+from both_ways import TOLERANCE, load, save
 from breadth import some
 from image_models import image_config, image_directory
+from image_training import run_loop
 from needs import package
 from spillway.config import checks, resolve
 from spillway.errors import InputError
 from spillway.model.adapters.lora import ADAPTER
 from spillway.model.batches.batch import Batch
-from spillway.model.batches.microbatch import IGNORED
 from spillway.model.meta.text_tower import tower_name
 from test_trained_towers import BOTH, PROJECTOR, SIZES, TOWER, WORDS, draw_steps, train_streamed
 
@@ -44,28 +44,7 @@ def train_by_peft(directory: Path, work: list[list[Batch]], modules: list[str]) 
     torch.manual_seed(SEED)
     adapted = peft.get_peft_model(model, peft.LoraConfig(modules_to_save=modules, **asked))
     learning = [(name, each) for name, each in adapted.named_parameters() if each.requires_grad]
-    groups = [
-        {"params": [each for _, each in learning if (each.dim() > 1) == decays], "weight_decay": decay}
-        for decays, decay in ((True, DECAY), (False, 0.0))
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON)
-    losses, norms = [], []
-    for step in work:
-        tokens = sum(int((piece.labels[:, 1:] != IGNORED).sum()) for piece in step)
-        total = 0.0
-        for piece in step:
-            assert piece.lengths is not None
-            real = (torch.arange(piece.input_ids.shape[1]) < piece.lengths[:, None]).long()
-            output = adapted(input_ids=piece.input_ids, attention_mask=real, use_cache=False, **(piece.images or {}))
-            logits = output.logits[:, :-1].flatten(0, 1).float()
-            labels = piece.labels[:, 1:].flatten()
-            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
-            loss.backward()
-            total += float(loss.detach())
-        norms.append(float(torch.nn.utils.clip_grad_norm_([each for _, each in learning], CLIP)))
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(total)
+    losses, norms = run_loop(adapted, learning, [each.dim() > 1 for _, each in learning], work)
     return losses, norms, adapted
 
 

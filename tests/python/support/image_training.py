@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedModel
@@ -31,9 +32,17 @@ def train_with_images(
     """Losses, gradient norms and the model of a plain loop."""
     model = load(directory).train()
     learning, decaying = choose_learning(model, learns), set(decay_names(model))
+    losses, norms = run_loop(model, learning, [name in decaying for name, _ in learning], work)
+    return losses, norms, model
+
+
+def run_loop(
+    model: Any, learning: list[tuple[str, Any]], decays: list[bool], work: list[list[Batch]]
+) -> tuple[list[float], list[float]]:
+    """Losses and gradient norms of steps that train `learning`, by name. `decays`: of each of them."""
     groups = [
-        {"params": [p for name, p in learning if (name in decaying) == decays], "weight_decay": decay}
-        for decays, decay in ((True, DECAY), (False, 0.0))
+        {"params": [p for (_, p), own in zip(learning, decays, strict=True) if own == decaying], "weight_decay": decay}
+        for decaying, decay in ((True, DECAY), (False, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON)
     losses, norms = [], []
@@ -53,4 +62,4 @@ def train_with_images(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-    return losses, norms, model
+    return losses, norms
