@@ -100,7 +100,7 @@ def test_sft_trainer_puts_the_adapters_of_a_peft_config_on_experts(given: Path, 
     [
         ({"use_dora": True}, "use_dora: adapters of lora_target_parameters"),
         ({"lora_bias": True}, "lora_bias=True is not taken: adapters are LoRA, rsLoRA or DoRA"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save=.* is not taken: .*freezes the base"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save=.* is not taken: .*trains only adapters"),
         ({"init_lora_weights": "gaussian"}, "init_lora_weights='gaussian' is not taken: adapters start"),
         ({"target_modules": ".*q_proj"}, "target_modules='.*q_proj' is not taken: .*ends of their names"),
         ({"rank_pattern": {"o_proj": 2}}, "lora_rank_pattern: o_proj names no layer with an adapter"),
