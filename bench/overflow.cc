@@ -2,8 +2,8 @@
 //
 //   overflow [--elements N] [--rounds N]
 //
-// Rounds of each in turn, so that a noisy machine slows all, with 1 thread: memcpy of N elements, and copy_norm() of the
-// same elements. Prints medians in milliseconds. bench/overflow.py puts PyTorch's checks beside these.
+// Rounds of each in turn, so that a noisy machine slows all, with 1 thread: memcpy of N elements, and copy_norm() of
+// the same elements. Prints medians in milliseconds. bench/overflow.py puts PyTorch's checks beside these.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

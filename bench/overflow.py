@@ -2,9 +2,9 @@
 
     python bench/overflow.py BUILD/bench/overflow [--elements N] [--rounds N]
 
-ZeRO-Infinity checks each gradient by `isinf(x).any()` and `isnan(x).any()`, which are four passes and a temporary of one
-byte an element (MemAscend, section 3). The engine finds both in the sum of squares that clipping needs, while it copies
-the gradient. One thread on each side, the sides in turn. `extra_ms` is the time beyond a plain copy, norm included.
+ZeRO-Infinity checks each gradient by `isinf(x).any()` and `isnan(x).any()`, which are four passes and a temporary of
+one byte an element (MemAscend, section 3). The engine finds both in the sum of squares that clipping needs, while it
+copies the gradient. One thread on each side, the sides in turn. `extra_ms` is the time beyond a plain copy, norm included.
 `temporary_bytes` is what PyTorch allocates beside the gradient. Results: bench/results/overflow.json.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
             "share_of_torch": max(0.0, check - copy) / torch_ms, "whole_share_of_torch": check / torch_ms,
             "temporary_bytes": arguments.elements,
         }  # fmt: skip
-        print(f"{name}: PyTorch's checks {torch_ms:.2f} ms; the engine's pass {check:.2f}, {check - copy:.2f} above a copy")
+        print(f"{name}: PyTorch's checks {torch_ms:.2f} ms; one pass {check:.2f}, {check - copy:.2f} above a copy")
     save("overflow", {"machine": machine(), "elements": arguments.elements, "threads": 1, **checks})
 
 
