@@ -4,8 +4,8 @@
 
 ZeRO-Infinity checks each gradient by `isinf(x).any()` and `isnan(x).any()`, which are four passes and a temporary of
 one byte an element (MemAscend, section 3). The engine finds both in the sum of squares that clipping needs, while it
-copies the gradient. One thread on each side, the sides in turn. `extra_ms` is the time beyond a plain copy, norm included.
-`temporary_bytes` is what PyTorch allocates beside the gradient. Results: bench/results/overflow.json.
+copies the gradient. One thread on each side, the sides in turn. `extra_ms` is the time beyond a plain copy, with the
+norm. `temporary_bytes` is what PyTorch allocates beside the gradient. Results: bench/results/overflow.json.
 """
 
 from __future__ import annotations
