@@ -17,12 +17,16 @@ from llamafactory.hparams import get_train_args, read_args
 from llamafactory.model import load_tokenizer
 from llamafactory.train.callbacks import LogCallback
 from llamafactory.train.sft.trainer import CustomSeq2SeqTrainer
+from peft import PeftConfig
 
 from spillway.errors import InputError
 from spillway.integrations.loading import load
+from spillway.integrations.peft_configs import translate_peft
 from spillway.integrations.trainer import StreamedTraining
 
-ONLY_SFT = "this command trains stage: sft and finetuning_type: full; a script takes the other trainers of spillway.hf"
+ONLY_SFT = (
+    "this command trains stage: sft with finetuning_type: full or lora; a script takes the other trainers of spillway.hf"
+)
 CODE = "layers run the library's own code"
 LOSS = "the loss is plain cross-entropy"
 RULE = "all trainable parameters have one optimizer of TrainingArguments"
@@ -51,11 +55,31 @@ def check(*parsed: Any) -> None:
     values: dict[str, Any] = {}
     for each in parsed:
         values |= vars(each)
-    if values["stage"] != "sft" or values["finetuning_type"] != "full":
+    if values["stage"] != "sft" or values["finetuning_type"] not in ("full", "lora"):
         raise InputError(f"stage: {values['stage']} with {values['finetuning_type']}: {ONLY_SFT}")
     for name, why in REFUSED.items():
         if values.get(name):
             raise InputError(f"{name}: not with a streamed model: {why}")
+
+
+def list_adapter_keys(model_args: Any, finetuning_args: Any) -> dict[str, Any]:
+    """Keywords of `load` for LLaMA-Factory's adapters. Adapters of a file bring their own settings."""
+    if finetuning_args.finetuning_type != "lora":
+        return {}
+    if paths := model_args.adapter_name_or_path:
+        if len(paths) > 1 or finetuning_args.create_new_adapter:
+            raise InputError("adapter_name_or_path: one directory, whose adapters train on, without create_new_adapter")
+        return {**translate_peft(PeftConfig.from_pretrained(paths[0])), "lora_adapter": paths[0]}
+    targets = finetuning_args.lora_target
+    return {
+        "method": "lora",
+        "lora_r": finetuning_args.lora_rank,
+        "lora_alpha": finetuning_args.lora_alpha,
+        "lora_dropout": finetuning_args.lora_dropout,
+        "lora_target_modules": "all-linear" if targets == ["all"] else targets,
+        "use_rslora": finetuning_args.use_rslora,
+        "use_dora": finetuning_args.use_dora,
+    }
 
 
 def choose_dtype(training_args: Any) -> torch.dtype:
@@ -79,6 +103,7 @@ def run(given: dict[str, Any]) -> StreamedFactoryTrainer:
     template = get_template_and_fix_tokenizer(parts["tokenizer"], data_args)
     rows = get_dataset(template, model_args, data_args, training_args, stage="sft", **parts)
     kept = {"revision": model_args.model_revision} if model_args.model_revision != "main" else {}
+    kept |= list_adapter_keys(model_args, finetuning_args)
     if "compute_dtype" not in keys:
         kept["dtype"] = choose_dtype(training_args)
     trainer = StreamedFactoryTrainer(
