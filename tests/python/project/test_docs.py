@@ -27,7 +27,7 @@ from spillway.report import serve
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 MULTIMODAL = "gemma-3-4b-it"
 NOT_RUN = {  # run by others: the continuous integration, and the test of the packages
-    "make": ("quickstart", "test", "wheel", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
+    "make": ("quickstart", "test", "wheel", "gpu-check", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
     "apt-get": None,
     "python3": ("-m", "venv"),
 }
