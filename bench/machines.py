@@ -220,20 +220,19 @@ def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:
     if row is None:
         return
     step = json.loads((HERE / "results" / "gpu-nvidia-h100.json").read_text())["second_day"]["steps"]["1.5b, 8 GiB"]
-    yield (
-        f"The H100's cell for 1.5B plans {rounded(row['step_seconds'])} s, and the measured step took "
-        f"{rounded(statistics.median(step['counted']))} s. Their settings differ:"
-    )
+    planned, measured = rounded(row["step_seconds"]), rounded(statistics.median(step["counted"]))
+    peak, limit = step["device_peak"] / GIB, step["gpu_memory"] / GIB
+    yield f"The H100's cell for 1.5B plans {planned} s, and the measured step took {measured} s. Their settings differ:"
     yield ""
     yield "| | memory of the GPU | kernels | seconds |"
     yield "|---|---|---|---|"
     yield (
         f"| the cell | {row['planned_peaks']['device'] / GIB:.0f} GiB | with fused kernels and joined micro-batches | "
-        f"{rounded(row['step_seconds'])} planned |"
+        f"{planned} planned |"
     )
     yield (
-        f"| the run | {step['device_peak'] / GIB:.1f} GiB, by a limit of {step['gpu_memory'] / GIB:.0f} GiB | without both | "
-        f"{rounded(step['predicted_seconds'])} planned, {rounded(statistics.median(step['counted']))} measured |"
+        f"| the run | {peak:.1f} GiB, by a limit of {limit:.0f} GiB | without both | "
+        f"{rounded(step['predicted_seconds'])} planned, {measured} measured |"
     )
 
 

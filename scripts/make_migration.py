@@ -23,19 +23,7 @@ HEAD = """\
 
 ## What you lose
 
-| from | you lose | you keep |
-|---|---|---|
-| [DeepSpeed](#deepspeed-json) | Training on several GPUs, which Spillway has run only in simulation. Tensor and pipeline \
-parallelism. GPUs of AMD and Intel | Optimizer and weights on drives, ZeRO's split over processes, on CPUs |
-| [Axolotl](#axolotl-yaml) | Preferences and rewards in its file, kernels that replace layers, several GPUs. \
-Architectures that Axolotl brings | Its command and its file, with [a plug-in](axolotl.md) |
-| [LLaMA-Factory](#llama-factory-yaml) | The web interface, videos and audio, GaLore, BAdam and other low-rank \
-optimizers. Preferences in its file | Its file for SFT, with [a command](llama-factory.md) |
-| [TRL](#trl-sftconfig-dpoconfig-and-modelconfig) | Trainers other than the [seven](trainer.md#trls-trainers), vLLM in \
-the training process, some losses of GRPO and DPO | The script, with [two lines changed](trainer.md) |
-| Unsloth | Speed: a model that fits the GPU trains faster there. Its notebooks, its models in 4 bits other than NF4, \
-GPUs of AMD and Intel | Data and hyperparameters. Its scripts use TRL, so [two lines](trainer.md) replace \
-`FastLanguageModel` |
+{lost}
 
 [The comparison](../comparison.md) says when to stay with the other tool.
 
@@ -71,6 +59,32 @@ Keys with the same answer share a row. A row's second cell begins with one of th
 - *Not supported*: Spillway does not do this. Remove the key. *Not supported by the command*: a script with
   `spillway.hf.Trainer` does this.
 """
+LOST = {  # tool: what a person loses, and what stays
+    "[DeepSpeed](#deepspeed-json)": (
+        "Training on several GPUs, which Spillway has run only in simulation. Tensor and pipeline parallelism. GPUs of "
+        "AMD and Intel",
+        "Optimizer and weights on drives. ZeRO's split over processes, on CPUs",
+    ),
+    "[Axolotl](#axolotl-yaml)": (
+        "Preferences and rewards in its file. Kernels that replace layers. Several GPUs. Architectures that Axolotl "
+        "brings",
+        "Its command and its file, with [a plug-in](axolotl.md)",
+    ),
+    "[LLaMA-Factory](#llama-factory-yaml)": (
+        "The web interface. Videos and audio. GaLore, BAdam and other low-rank optimizers. Preferences in its file",
+        "Its file for SFT, with [a command](llama-factory.md)",
+    ),
+    "[TRL](#trl-sftconfig-dpoconfig-and-modelconfig)": (
+        "Trainers other than the [seven](trainer.md#trls-trainers). vLLM in the training process. Some losses of GRPO "
+        "and DPO",
+        "The script, with [two lines changed](trainer.md)",
+    ),
+    "Unsloth": (
+        "Speed: a model that fits the GPU trains faster there. Its notebooks. Models in 4 bits other than NF4. GPUs of "
+        "AMD and Intel",
+        "Data and hyperparameters. Its scripts use TRL, so [two lines](trainer.md) replace `FastLanguageModel`",
+    ),
+}
 BEFORE = """\
 base_model: Qwen/Qwen2.5-7B
 adapter: qlora
@@ -188,8 +202,13 @@ def group_keys(tool: str) -> dict[str, list[tuple[str, list[str]]]]:
     return {heading: rows for heading, rows in groups.items() if rows}
 
 
+def draw_losses() -> str:
+    rows = [f"| {tool} | {lost} | {kept} |" for tool, (lost, kept) in LOST.items()]
+    return "\n".join(["| from | you lose | you keep |", "|---|---|---|", *rows])
+
+
 def page() -> str:
-    lines = [HEAD.replace("{before}", BEFORE).replace("{after}", AFTER)]
+    lines = [HEAD.replace("{lost}", draw_losses()).replace("{before}", BEFORE).replace("{after}", AFTER)]
     for tool, title in TOOLS.items():
         lines += [f"## {title}", "", ABOUT[tool], ""]
         for heading, rows in group_keys(tool).items():
