@@ -161,7 +161,7 @@ REMARKS = {
     ("TRL", "loss_type"): "the same with `objective: dpo`",
     ("TrainingArguments", "hub_strategy"): "the same, with `end` alone",
 }
-GROUPS = {  # what the cells of a table begin with, and its heading
+GROUPS = {  # heading of a table: the beginnings of its cells
     "Keep": ("the same", "taken: "),
     "Write instead": ("",),
     "Remove: Spillway does this by itself": ("not needed: ",),
@@ -192,7 +192,7 @@ def find_group(words: str) -> str:
 
 
 def group_keys(tool: str) -> dict[str, list[tuple[str, list[str]]]]:
-    """By heading, each second cell and the keys that share it."""
+    """Each second cell with the keys that share it, by heading."""
     shared: dict[str, list[str]] = {}
     for name in tool_keys(tool):
         shared.setdefault(describe(tool, name), []).append(name)
