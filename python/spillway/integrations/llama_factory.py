@@ -102,7 +102,11 @@ def list_adapter_keys(model_args: Any, finetuning_args: Any) -> dict[str, Any]:
     if paths := model_args.adapter_name_or_path:
         if len(paths) > 1 or finetuning_args.create_new_adapter:
             raise InputError("adapter_name_or_path: one directory, whose adapters train on, without create_new_adapter")
-        return {**base, **translate_peft(PeftConfig.from_pretrained(paths[0])), "lora_adapter": paths[0]}
+        saved = PeftConfig.from_pretrained(paths[0])
+        saved.inference_mode = False  # PEFT saves True
+        if saved.init_lora_weights is False:
+            saved.init_lora_weights = True  # the file has the values
+        return {**base, **translate_peft(saved), "lora_adapter": paths[0]}
     targets = finetuning_args.lora_target
     return base | {
         "method": "lora",

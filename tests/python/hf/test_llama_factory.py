@@ -53,7 +53,7 @@ FULL: dict[str, Any] = {
 LORA = {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "all"}
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
-    "packed": {"neat_packing": True, "cutoff_len": 127},  # and one token more, a multiple of 8
+    "packed": {"neat_packing": True},
     "lora": LORA,
     "continued lora": LORA,
 }
