@@ -267,6 +267,8 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
             "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": 26, "buffer_size": largest,
             "max_in_cpu": 0,
         }  # fmt: skip
+    elif arguments.device != "cpu" and arguments.stage == 3:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     if arguments.storage:
         zero |= {"stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000}
         zero["offload_optimizer"] = {
@@ -274,10 +276,7 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
             "fast_init": False, "pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline,
         }  # fmt: skip
     else:
-        pinned = arguments.device != "cpu"
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": pinned}
-        if pinned and arguments.stage == 3:
-            zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": arguments.device != "cpu"}
     bf16: dict[str, Any] = {"enabled": arguments.dtype == "bf16"}
     adamw = {"lr": 1e-5, "weight_decay": 0.01, "torch_adam": not adam}
     if arguments.bf16_masters:

@@ -21,6 +21,28 @@ HEAD = """\
 
 <!-- Made from python/spillway/config/foreign.py and front_ends.py by scripts/make_migration.py; a test compares. -->
 
+## What you lose
+
+{lost}
+
+[The comparison](../comparison.md) says when to stay with the other tool.
+
+## One file, before and after
+
+Axolotl's file for QLoRA:
+
+```yaml
+{before}
+```
+
+Spillway's file for the same run. The last two keys have no counterpart in Axolotl:
+
+```yaml
+{after}
+```
+
+## How to read the tables
+
 Each table has the keys of one tool, and the Spillway key for each. If `spillway plan` finds a key
 that Spillway does not take, it prints the text of the cell and exits with code 2. Spillway never ignores a key
 in silence.
@@ -28,7 +50,7 @@ in silence.
 A Spillway file is flat: one key a line. Only `lr_scheduler_kwargs`, `lora_rank_pattern` and
 `lora_alpha_pattern` take mappings.
 [The reference](../reference/configuration.md) has every key, its default and its meaning.
-A cell begins with one of these:
+Keys with the same answer share a row. A row's second cell begins with one of these:
 
 - *The same*: Spillway has the key, with the same meaning. Its default may differ.
 - *Taken*: Spillway accepts the key in place of its own.
@@ -36,9 +58,77 @@ A cell begins with one of these:
 - *Not needed*: Spillway does this by itself. Some cells name a key that changes how it does so. Remove the old key.
 - *Not supported*: Spillway does not do this. Remove the key. *Not supported by the command*: a script with
   `spillway.hf.Trainer` does this.
-
-A script that uses transformers or TRL may stay a script: [two lines change](trainer.md).
 """
+LOST = {  # tool: what a person loses, and what stays
+    "[DeepSpeed](#deepspeed-json)": (
+        "Training on several GPUs, which Spillway has run only in simulation. Tensor and pipeline parallelism. GPUs of "
+        "AMD and Intel",
+        "Optimizer and weights on drives. ZeRO's split over processes, on CPUs",
+    ),
+    "[Axolotl](#axolotl-yaml)": (
+        "Preferences and rewards in its file. Kernels that replace layers. Several GPUs. Architectures that Axolotl "
+        "brings",
+        "Its command and its file, with [a plug-in](axolotl.md)",
+    ),
+    "[LLaMA-Factory](#llama-factory-yaml)": (
+        "The web interface. Videos and audio. GaLore, BAdam and other low-rank optimizers. Preferences in its file",
+        "Its file for SFT, with [a command](llama-factory.md)",
+    ),
+    "[TRL](#trl-sftconfig-dpoconfig-and-modelconfig)": (
+        "Trainers other than the [seven](trainer.md#trls-trainers). vLLM in the training process. Some losses of GRPO "
+        "and DPO",
+        "The script, with [two lines changed](trainer.md)",
+    ),
+    "Unsloth": (
+        "Speed: a model that fits the GPU trains faster there. Its notebooks. Models in 4 bits other than NF4. GPUs of "
+        "AMD and Intel",
+        "Data and hyperparameters. Its scripts use TRL, so [two lines](trainer.md) replace `FastLanguageModel`",
+    ),
+}
+BEFORE = """\
+base_model: Qwen/Qwen2.5-7B
+adapter: qlora
+load_in_4bit: true
+lora_r: 16
+lora_alpha: 32
+lora_dropout: 0.05
+lora_target_linear: true
+datasets:
+  - path: rows.jsonl
+    type: alpaca
+sequence_len: 2048
+sample_packing: true
+micro_batch_size: 4
+gradient_accumulation_steps: 4
+num_epochs: 1
+optimizer: adamw_torch
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: true
+gradient_checkpointing: true
+output_dir: runs/qlora"""
+AFTER = """\
+model: Qwen/Qwen2.5-7B
+method: lora
+load_in_4bit: true
+lora_r: 16
+lora_alpha: 32
+lora_dropout: 0.05
+lora_target_modules: all-linear
+dataset: rows.jsonl
+max_length: 2048
+packing: true
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 4
+num_train_epochs: 1
+optim: adamw_torch
+lr_scheduler_type: cosine
+learning_rate: 2e-4
+bf16: true
+gradient_checkpointing: true
+output_dir: runs/qlora
+dram_budget: 48GiB
+storage: /mnt/nvme/spillway"""
 TOOLS = {
     "Axolotl": "Axolotl YAML",
     "LLaMA-Factory": "LLaMA-Factory YAML",
@@ -50,8 +140,8 @@ TOOLS = {
 ABOUT = {
     "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). This table is for `spillway train`. Axolotl "
     "has no key for a drive: name a directory with `storage` if memory cannot hold the state.",
-    "LLaMA-Factory": "`llamafactory-cli train config.yaml` becomes `spillway train config.yaml`. Rows in Alpaca and "
-    "ShareGPT form train as they are ([data](../reference/data.md)).",
+    "LLaMA-Factory": "[A command](llama-factory.md) trains LLaMA-Factory's own file for SFT. This table is for "
+    "`spillway train`. Rows in Alpaca and ShareGPT form train as they are ([data](../reference/data.md)).",
     "DeepSpeed": "A dot separates the levels of the JSON file. Spillway plans transfers and buffers by itself, so most "
     "sizes have no key.",
     "TrainingArguments": "These are the arguments of transformers' `Trainer`.",
@@ -71,6 +161,13 @@ REMARKS = {
     ("TRL", "loss_type"): "the same with `objective: dpo`",
     ("TrainingArguments", "hub_strategy"): "the same, with `end` alone",
 }
+GROUPS = {  # heading of a table: the beginnings of its cells
+    "Keep": ("the same", "taken: "),
+    "Write instead": ("",),
+    "Remove: Spillway does this by itself": ("not needed: ",),
+    "Remove: not supported": ("not supported",),
+}
+MOST = 8  # keys of a row
 
 
 def tool_keys(tool: str) -> list[str]:
@@ -88,12 +185,36 @@ def describe(tool: str, name: str) -> str:
     return REMARKS.get((tool, name)) or TAKEN.get(name) or same or advise(name)
 
 
+def find_group(words: str) -> str:
+    """The heading of the table that has this cell."""
+    named = (heading for heading, starts in GROUPS.items() if starts != ("",) and words.startswith(starts))
+    return next(named, "Write instead")
+
+
+def group_keys(tool: str) -> dict[str, list[tuple[str, list[str]]]]:
+    """Each second cell with the keys that share it, by heading."""
+    shared: dict[str, list[str]] = {}
+    for name in tool_keys(tool):
+        shared.setdefault(describe(tool, name), []).append(name)
+    groups: dict[str, list[tuple[str, list[str]]]] = {heading: [] for heading in GROUPS}
+    for words, names in shared.items():
+        groups[find_group(words)] += [(words, names[at : at + MOST]) for at in range(0, len(names), MOST)]
+    return {heading: rows for heading, rows in groups.items() if rows}
+
+
+def draw_losses() -> str:
+    rows = [f"| {tool} | {lost} | {kept} |" for tool, (lost, kept) in LOST.items()]
+    return "\n".join(["| from | you lose | you keep |", "|---|---|---|", *rows])
+
+
 def page() -> str:
-    lines = [HEAD]
+    lines = [HEAD.replace("{lost}", draw_losses()).replace("{before}", BEFORE).replace("{after}", AFTER)]
     for tool, title in TOOLS.items():
-        lines += [f"## {title}", "", ABOUT[tool], "", f"| {tool} | Spillway |", "|---|---|"]
-        lines += [f"| `{name}` | {describe(tool, name)} |" for name in tool_keys(tool)]
-        lines.append("")
+        lines += [f"## {title}", "", ABOUT[tool], ""]
+        for heading, rows in group_keys(tool).items():
+            lines += [f"**{heading}**", "", f"| {tool} | Spillway |", "|---|---|"]
+            lines += [f"| {', '.join(f'`{name}`' for name in names)} | {words} |" for words, names in rows]
+            lines.append("")
     return "\n".join(lines)
 
 

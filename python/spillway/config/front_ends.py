@@ -347,3 +347,8 @@ SHARED = {
 }  # fmt: skip
 
 OWN = {"Axolotl": AXOLOTL, "LLaMA-Factory": LLAMA_FACTORY, "DeepSpeed": DEEPSPEED}
+
+
+def give_reason(words: str) -> str:
+    """An entry of a table without "not supported: "."""
+    return words.removeprefix("not supported: ")

@@ -54,6 +54,13 @@ def batch_of(inputs: Mapping[str, Any], packing: bool, arguments: frozenset[str]
     return replace(text, images=images)
 
 
+def drop_row_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch with a mask of 0 and 1, where Axolotl and LLaMA-Factory number the rows of a pack. Positions say the
+    same."""
+    mask = inputs.get("attention_mask")
+    return dict(inputs) if mask is None else {**inputs, "attention_mask": (mask > 0).long()}
+
+
 def images_of(inputs: Mapping[str, Any], arguments: frozenset[str]) -> dict[str, torch.Tensor] | None:
     """The model's arguments of images among `inputs`. None: the rows are text."""
     images = {name: value for name, value in inputs.items() if name in arguments and value is not None}

@@ -23,16 +23,12 @@ from axolotl.model_support import (
 from pydantic import BaseModel
 
 from spillway.config import front_ends
+from spillway.config.front_ends import give_reason
+from spillway.data.batches import drop_row_numbers
 from spillway.errors import InputError
 from spillway.integrations.loading import load
 from spillway.integrations.trainer import StreamedTraining
 from spillway.model.batches.batch import Batch
-
-
-def advice(words: str) -> str:
-    """An entry of the table of front ends without "not supported: "."""
-    return words.removeprefix("not supported: ")
-
 
 ADAPTERS = ("lora", "qlora")
 LORA_KEYS = (
@@ -60,9 +56,9 @@ REFUSED = {
     **dict.fromkeys(("fix_untrained_tokens", "gptq", "model_quantization_config", "quantize_moe_experts"), LOADED),
     **dict.fromkeys(("overrides_of_model_config", "reinit_weights"), LOADED),
     **dict.fromkeys(
-        ("loftq_config", "peft_layer_replication", "peft_trainable_token_indices"), advice(front_ends.ADAPTERS)
+        ("loftq_config", "peft_layer_replication", "peft_trainable_token_indices"), give_reason(front_ends.ADAPTERS)
     ),
-    **{name: advice(front_ends.AXOLOTL[name]) for name in ADVISED},
+    **{name: give_reason(front_ends.AXOLOTL[name]) for name in ADVISED},
 }
 
 
@@ -78,10 +74,7 @@ class StreamedAxolotlTrainer(StreamedTraining, AxolotlTrainer):
     compute_loss = transformers.Trainer.compute_loss  # Axolotl's own counts tokens and calls this one
 
     def _batch(self, inputs: Any) -> Batch:
-        """Axolotl numbers the rows of a pack in their mask; positions say the same."""
-        if self.args.sample_packing and inputs.get("attention_mask") is not None:
-            inputs = {**inputs, "attention_mask": (inputs["attention_mask"] > 0).long()}
-        return super()._batch(inputs)
+        return super()._batch(drop_row_numbers(inputs) if self.args.sample_packing else inputs)
 
 
 class StreamedSupport(ModelSupport):  # type: ignore[misc]
@@ -123,7 +116,7 @@ def check(cfg: Any) -> None:
             raise InputError(f"{name}: not with a streamed model: {why}")
     for name in SIZES:
         if (cfg[name] or 1) > 1:
-            raise InputError(f"{name}: not with a streamed model: {advice(front_ends.LAYOUT)}")
+            raise InputError(f"{name}: not with a streamed model: {give_reason(front_ends.LAYOUT)}")
     if name := next((name for name in cfg if name.startswith("liger_") and cfg[name]), ""):
         raise InputError(f"{name}: not with a streamed model: {CODE}")
     if cfg.adapter and cfg.adapter not in ADAPTERS:

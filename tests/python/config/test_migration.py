@@ -36,8 +36,8 @@ def read_tables() -> dict[str, dict[str, str]]:
     for line in make_migration.TARGET.read_text(encoding="utf-8").splitlines():
         if found := re.match(r"\| (\S+) \| Spillway \|$", line):
             rows = tables.setdefault(found[1], {})
-        elif found := re.match(r"\| `([^`]+)` \| (.*) \|$", line):
-            rows[found[1]] = found[2]
+        elif found := re.match(r"\| (`[^`]+`(?:, `[^`]+`)*) \| (.*) \|$", line):
+            rows |= dict.fromkeys(re.findall(r"`([^`]+)`", found[1]), found[2])
     return tables
 
 
@@ -66,6 +66,26 @@ def test_rows_of_known_keys_are_taken() -> None:
         for name in rows.keys() & KNOWN:
             assert rows[name].startswith(("the same", "taken: ")), (tool, name)
             assert normalised({name: 1}, "config.yaml") == {name: 1}
+
+
+def test_file_before_and_after_is_the_same_run() -> None:
+    before, after = yaml.safe_load(make_migration.BEFORE), yaml.safe_load(make_migration.AFTER)
+    rows = read_tables()["Axolotl"]
+    for name, value in before.items():
+        own = re.search(r"`([a-z0-9_]+)[`:]", rows[name])
+        kept = name if rows[name].startswith(("the same", "taken: ")) else own[1] if own else ""
+        assert kept in after, name
+        assert after[kept] == value or name in ("adapter", "datasets", "lora_target_linear")
+    assert normalised(after, "config.yaml").keys() >= {"model", "dataset", "storage", "dram_budget"}
+
+
+def test_keys_of_one_answer_share_a_row() -> None:
+    lines = make_migration.page().splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
+    assert len(rows) < 0.8 * sum(len(make_migration.tool_keys(tool)) for tool in make_migration.TOOLS)
+    for tool in make_migration.TOOLS:
+        listed = [name for rows in make_migration.group_keys(tool).values() for _, names in rows for name in names]
+        assert sorted(listed) == make_migration.tool_keys(tool)
 
 
 def test_cells_begin_with_a_form_that_the_page_explains() -> None:

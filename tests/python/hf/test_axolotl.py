@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import adapter_files
 import real_runs
 import tiny
 import warm
@@ -74,20 +75,6 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def save_adapters(place: Path, model: Path) -> Path:
-    """Adapters whose product is not zero, so that two programs can begin with the same ones."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    shape = {"r": LORA["lora_r"], "lora_alpha": LORA["lora_alpha"], "target_modules": LORA["lora_target_modules"]}
-    adapted = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(model),
-        LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **shape),  # type: ignore[arg-type]
-    )
-    adapted.save_pretrained(str(place))
-    return place
-
-
 def losses(given: Path, place: Path, keys: dict[str, Any]) -> list[dict[str, float]]:
     """What `axolotl train` logs."""
     place.mkdir()
@@ -107,7 +94,9 @@ def losses(given: Path, place: Path, keys: dict[str, Any]) -> list[dict[str, flo
 def test_losses_with_the_plugin_equal_axolotls_own(given: Path, tmp_path: Path, kind: str) -> None:
     keys = PACKED if kind == "packed" else FULL
     if kind == "lora":
-        keys = {**FULL, **LORA, "lora_model_dir": str(save_adapters(tmp_path / "adapters", given / "model"))}
+        shape = {"r": LORA["lora_r"], "lora_alpha": LORA["lora_alpha"], "target_modules": LORA["lora_target_modules"]}
+        initial = adapter_files.save_adapters(tmp_path / "adapters", given / "model", shape)
+        keys = {**FULL, **LORA, "lora_model_dir": str(initial)}
     plugin = {
         "plugins": ["spillway.integrations.axolotl.SpillwayPlugin"],
         "spillway": {"storage": str(tmp_path / "storage"), "placement": "path"},

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import adapter_files
 import real_runs
 import tiny
 import warm
@@ -49,6 +50,13 @@ FULL: dict[str, Any] = {
     "report_to": "none",
     "use_cpu": True,
 }
+LORA = {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "all"}
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "packed": {"neat_packing": True},
+    "lora": LORA,
+    "continued lora": LORA,
+}
 LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 
@@ -64,27 +72,82 @@ def losses(given: Path, place: Path, command: list[str], more: dict[str, Any]) -
     return [{name: row[name] for name in LOGGED if name in row} for row in log]
 
 
-@pytest.mark.nightly
-def test_losses_equal_llama_factorys_own(tmp_path: Path) -> None:
-    given = real_runs.inputs(tmp_path / "given")
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = real_runs.inputs(tmp_path_factory.mktemp("llama_factory"))
     rows = [{"instruction": row["text"][:20], "input": "", "output": row["text"]} for row in tiny.text_rows(15)]
-    tiny.jsonl(given / "rows.jsonl", rows)
-    (given / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": str(given / "rows.jsonl")}}))
+    tiny.jsonl(place / "rows.jsonl", rows)
+    (place / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": str(place / "rows.jsonl")}}))
+    return place
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["full", "packed", "lora", "continued lora"])
+def test_losses_equal_llama_factorys_own(given: Path, tmp_path: Path, kind: str) -> None:
+    more = dict(KINDS[kind])
+    if kind == "continued lora":
+        shape = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"]}
+        more["adapter_name_or_path"] = str(adapter_files.save_adapters(tmp_path / "initial", given / "model", shape))
     (tmp_path / "storage").mkdir()
     place = {"spillway": {"storage": str(tmp_path / "storage"), "placement": "path"}}
-    plain = losses(given, tmp_path / "plain", ["llamafactory.cli", "train"], {})
-    streamed = losses(given, tmp_path / "streamed", ["spillway.integrations.llama_factory"], place)
+    plain = losses(given, tmp_path / "plain", ["llamafactory.cli", "train"], more)
+    streamed = losses(given, tmp_path / "streamed", ["spillway.integrations.llama_factory"], {**more, **place})
     assert len([row for row in plain if "loss" in row]) > 2
     for one, other in zip(plain, streamed, strict=True):
         assert other == pytest.approx(one, rel=1e-5)
-    assert (tmp_path / "streamed" / "out" / "model.safetensors").is_file()
+    name = "adapter_model.safetensors" if "lora" in kind else "model.safetensors"
+    assert (tmp_path / "streamed" / "out" / name).is_file()
     assert (tmp_path / "streamed" / "out" / "training_loss.png").is_file()
 
 
-@pytest.mark.parametrize(
-    "key, value", [("stage", "dpo"), ("finetuning_type", "lora"), ("use_galore", True), ("neat_packing", True)]
-)
+@pytest.mark.parametrize("key, value", [("stage", "dpo"), ("finetuning_type", "freeze"), ("use_galore", True)])
 def test_keys_that_a_streamed_model_cannot_serve_are_refused(key: str, value: Any) -> None:
     streamed_factory.check(SimpleNamespace(stage="sft", finetuning_type="full"))
     with pytest.raises(InputError, match="stage" if key == "finetuning_type" else key):
         streamed_factory.check(SimpleNamespace(**{"stage": "sft", "finetuning_type": "full", key: value}))
+
+
+def test_packs_whose_rows_see_each_other_are_refused() -> None:
+    streamed_factory.refuse_open_packs(SimpleNamespace(packing=True, neat_packing=True))
+    with pytest.raises(InputError, match="neat_packing"):
+        streamed_factory.refuse_open_packs(SimpleNamespace(packing=True, neat_packing=False))
+
+
+ADAPTERS = {
+    "finetuning_type": "lora", "lora_rank": 4, "lora_alpha": 12, "lora_dropout": 0.1, "lora_target": ["all"],
+    "use_rslora": False, "use_dora": False, "create_new_adapter": False,
+}  # fmt: skip
+BASE = {"adapter_name_or_path": None, "quantization_bit": None, "quantization_method": "bnb",
+        "quantization_type": "nf4", "double_quantization": True}  # fmt: skip
+
+
+def list_keys(**more: Any) -> dict[str, Any]:
+    both = {**ADAPTERS, **BASE, **more}
+    return dict(streamed_factory.list_adapter_keys(SimpleNamespace(**both), SimpleNamespace(**both)))
+
+
+def test_adapters_have_llama_factorys_settings() -> None:
+    keys = list_keys()
+    assert keys["method"] == "lora" and (keys["lora_r"], keys["lora_alpha"], keys["lora_dropout"]) == (4, 12, 0.1)
+    assert keys["lora_target_modules"] == "all-linear" and "load_in_4bit" not in keys
+    assert list_keys(lora_target=["q_proj"])["lora_target_modules"] == ["q_proj"]
+    assert list_keys(finetuning_type="full") == {}
+
+
+def test_base_of_4_or_8_bits_has_llama_factorys_settings() -> None:
+    keys = list_keys(quantization_bit=4)
+    assert keys["load_in_4bit"] and keys["bnb_4bit_use_double_quant"] and keys["bnb_4bit_quant_type"] == "nf4"
+    assert list_keys(quantization_bit=8)["load_in_8bit"]
+    for wrong in ({"quantization_bit": 3}, {"quantization_bit": 4, "quantization_method": "hqq"}):
+        with pytest.raises(InputError, match="quantization_bit"):
+            list_keys(**wrong)
+
+
+def test_saved_adapters_bring_their_own_settings(given: Path, tmp_path: Path) -> None:
+    shape = {"r": 2, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"]}
+    place = str(adapter_files.save_adapters(tmp_path / "initial", given / "model", shape))
+    keys = list_keys(adapter_name_or_path=[place])
+    assert (keys["lora_adapter"], keys["lora_r"], keys["lora_alpha"]) == (place, 2, 6)
+    for wrong in ({"adapter_name_or_path": [place, place]}, {"create_new_adapter": True}):
+        with pytest.raises(InputError, match="adapter_name_or_path"):
+            list_keys(**{"adapter_name_or_path": [place], **wrong})

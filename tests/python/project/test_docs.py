@@ -27,7 +27,7 @@ from spillway.report import serve
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 MULTIMODAL = "gemma-3-4b-it"
 NOT_RUN = {  # run by others: the continuous integration, and the test of the packages
-    "make": ("quickstart", "test", "wheel", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
+    "make": ("quickstart", "test", "wheel", "gpu-check", "gpu-queue", "gpu-queue-tiny", "gpu-queue-bundle"),
     "apt-get": None,
     "python3": ("-m", "venv"),
 }
@@ -176,6 +176,9 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if "does not exist or is offline" not in str(error):
             raise
         lacks("nodes", f"the snippet is for a machine with more NUMA nodes: {error}")
+    if "trainer.save_model()" in block:  # a whole script
+        assert (sandbox.place / "runs" / "sft" / "model.safetensors").is_file()
+        assert names["trainer"].state.global_step == 3  # 23 rows, 8 in a step
 
 
 def test_other_commands_are_known() -> None:
