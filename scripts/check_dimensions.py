@@ -15,24 +15,26 @@ MOST = 3
 FOLDERS = ("spillway/plan/step", "spillway/execute")
 # Words of identifiers: `own_weights_` and `OwnWeights` have the words `own` and `weights`.
 DIMENSIONS = {
-    "device": "device|link|copied",
+    "device": "device|link|copied|computes on host",
     "path": "path|paths|volume|volumes|storage",
     "NUMA node": "node|nodes|numa",
     "ranks": "rank|ranks|world|peer|peers|network|is shared|exchange|owner|owners",
-    "own weights": "own weights",
+    "own weights": "own weights|keeps own",
     "frozen": "frozen|trainable",
     "reduced": "reduced|reduction|reductions|refit|refits|sample|samples",
     "early updates": "early|undo",
     "durability": "durable|durability|redo|snapshot|snapshots|journal|commit",
-    "tied tables": "tied|gathered",
-    "saved activations": "saved|spill|spills|spilled|spilling|keeps|keeping",
-    "compute type": "convert|converted|conversion|conversions|computes|widens|fp32",
+    "tied tables": "tied|gathered(?! rows)",
+    "saved activations": "saved|spill|spills|spilled|spilling|keeps(?! own| early| gradients)|keeping",
+    "compute type": "convert|converted|conversion|conversions|computes(?! on host)|widens|fp32",
 }
 PATTERNS = {name: re.compile(rf"\b(?:{words})\b") for name, words in DIMENSIONS.items()}
 RULES = {"dimensions": "dimensions beyond three"}
 
-# Comments, texts, and the names of other files.
+# Comments, texts, and the names of other files; neither the standard library nor the rank of a
+# matrix names a dimension.
 SILENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"|^#include[^\n]*", re.MULTILINE | re.DOTALL)
+NAMELESS = re.compile(r"\bstd::\w+|\breduced\.rank\b")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 BREAK = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])")
 
@@ -44,7 +46,7 @@ def split_words(identifier: str) -> str:
 
 def find_dimensions(text: str) -> dict[str, tuple[int, str]]:
     """The first line that names each dimension, and its identifier."""
-    code = SILENT.sub(lambda it: "\n" * it[0].count("\n"), text)
+    code = NAMELESS.sub("", SILENT.sub(lambda it: "\n" * it[0].count("\n"), text))
     first: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(code.splitlines(), 1):
         for identifier in IDENTIFIER.findall(line):

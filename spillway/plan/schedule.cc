@@ -9,6 +9,12 @@ Range chunks_of(const state::Layout& layout, const Pass& pass) {
   return {static_cast<Index>(block.first_chunk) + pass.slice, static_cast<Index>(block.pass_chunks)};
 }
 
+void Schedule::add_chunks(std::size_t count) {
+  for (auto* list : {&update_task, &refit_task, &resident_weight, &resident_state}) list->assign(count, kNone);
+  groups.assign(count, {});
+  early.assign(count, {});
+}
+
 void set_nodes(Schedule& schedule, const Placement& placement) {
   schedule.node = placement.nodes();
   for (Index c = 0; c < schedule.update_task.size(); ++c) {
@@ -21,12 +27,15 @@ void set_nodes(Schedule& schedule, const Placement& placement) {
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Placement& placement,
                        const Lookahead& lookahead, const Redo& redo, const SavedPlacement& saved) {
-  step::StepGraph graph(description, layout, placement, lookahead, redo, saved);
+  step::StepGraph graph({description, layout, placement, lookahead, redo, saved});
   step::add_block_passes(graph);
   step::add_updates(graph);
+  step::add_operands(graph);
+  step::add_saved(graph);
   step::add_activations(graph);
   step::add_weights(graph);
   step::add_gradients(graph);
+  step::add_refits(graph);
   step::add_rows(graph);
   step::order_network(graph);
   step::add_snapshot_hops(graph);
@@ -34,6 +43,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_refit_hops(graph);
   step::add_changes(graph);
   auto out = std::move(graph).freeze();
+  set_nodes(out, placement);
   complete_conditions(out);
   return out;
 }

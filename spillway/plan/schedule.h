@@ -243,6 +243,9 @@ struct Schedule {
   std::vector<std::uint16_t> node;           ///< by chunk: that what stays of it lies on
   std::vector<Activation> activations = {};  ///< those that lie on paths between two passes
 
+  /// Nothing is known of so many chunks yet.
+  void add_chunks(std::size_t count);
+
   /// The lanes that update: one for each NUMA node up to the last that has chunks.
   [[nodiscard]] std::size_t update_lanes() const {
     return tasks.empty() ? 1 : std::ranges::max_element(tasks, {}, &Task::unit)->unit + std::size_t{1};

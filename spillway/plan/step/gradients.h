@@ -1,20 +1,18 @@
-// Gradients from the passes that make them to the updates that take them.
+// Parts of a gradient's way that have a file each: fp32 sums for other processes, and copies of a durable step.
 #pragma once
 
 #include "spillway/plan/step/graph.h"
+#include "spillway/plan/step/uses.h"
 
 namespace spillway::plan::step {
 
-/// The gradient of `chunks` chunks from `first` on, made by `pass` in one buffer: where it stays or how it leaves, what
-/// is left to refit of it, and updates that do not wait for the end of the step.
-void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks);
+/// The fp32 sums of the gradients that a pass makes, and the place from which others are sent them.
+void add_gradient_sums(StepGraph& graph, const GradientUse& use);
 
-/// Writes a gradient that stays in memory until its update, which is the next instance's. `from`: in a buffer that
-/// whoever makes it fills; of a chunk whose gradient stays on a device: unknown yet.
+/// A durable step has a copy of gradients that stay in memory.
+void log_gradients(StepGraph& graph, const GradientUse& use);
+
+/// Writes a gradient that stays in memory until its update, which is the next instance's, from `from`.
 Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline);
-
-/// Staging for the gradient of chunk c around its update: read back from a path, or of a table whose gradient is a few
-/// rows filled by the update.
-void stage_gradient(StepGraph& graph, Index c);
 
 }  // namespace spillway::plan::step

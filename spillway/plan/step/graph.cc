@@ -15,39 +15,20 @@ constexpr std::size_t kNeeds = 4;
 
 }  // namespace
 
-StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Placement& where,
-                     const Lookahead& ahead, const Redo& durable, SavedPlacement saves)
-    : description(of),
-      layout(its_layout),
-      placement(where),
-      lookahead(ahead),
-      redo(durable),
-      rule(of.rule()),
-      order(of, its_layout, ahead, where.device),
-      saved(std::move(saves)),
-      snapshots(of, its_layout, where, ahead.coalesce_to) {
+StepGraph::StepGraph(StepInputs inputs) : StepInputs(std::move(inputs)) {
   const auto n = layout.chunks().size(), passes = order.passes().size();
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);
   out.passes = order.passes();
   out.positions = order.positions();
-  out.node = placement.nodes();
-  for (auto* list : {&out.update_task, &out.refit_task, &out.resident_weight, &out.resident_state, &write_weight,
-                     &write_grad, &snapshot_weight, &snapshot_state}) {
-    list->assign(n, kNone);
-  }
-  out.early.assign(n, {});
-  out.groups.assign(n, {});
+  out.add_chunks(n);
+  for (auto* list : {&write_weight, &write_grad, &snapshot_weight, &snapshot_state}) list->assign(n, kNone);
+  gradients.assign(n, {});
   host_weights.assign(passes, {});
-  for (auto* list : {&grads, &gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
-}
-
-bool StepGraph::table_is_trainable() const {
-  return order.embedding_block != kNone && block(order.embedding_block).trainable_chunks > 0;
-}
-
-bool StepGraph::is_early(Index c) const {
-  return placement[c].when == When::early && can_be_early(layout, placement, c);
+  for (auto* list : {&gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
+  for (Index c = 0; c < n; ++c) {
+    if (is_trainable(c)) updates.push_back(c);
+  }
 }
 
 void StepGraph::place_copy(Index c, Place there) {
@@ -88,11 +69,6 @@ void StepGraph::brings(Index task, Event event, bool previous) {
 
 Event StepGraph::find_event(Index chunk, ChunkEvent event) const {
   return {static_cast<Index>(chunk * kChunkEvents + static_cast<std::size_t>(event))};
-}
-
-void StepGraph::place(Index task, Place where) {
-  auto& it = out.tasks[task];
-  (it.op == Op::refit ? it.to : it.from) = where;
 }
 
 void StepGraph::add_weights(Index pass, Range chunks, HostWeights weights) {

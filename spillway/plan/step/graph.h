@@ -20,6 +20,7 @@ enum class ChunkEvent : std::uint8_t {
   weight_read,        ///< its weight has come from a path to where the update works on it
   state_read,         ///< so has its state
   gradient_complete,  ///< its gradient is in host memory, as far as anything there waits for it
+  gradient_refitted,  ///< its auxiliary fields are in it there, where a pass has left a refit of them
   gradient_ready,     ///< the gradient is where the update finds it, or is brought from to a device
   gradient_used,      ///< nothing needs the buffer any more that the update found it in
   auxiliary_there,    ///< auxiliary fields that were refitted on the host have come to the gradient on the device
@@ -27,7 +28,7 @@ enum class ChunkEvent : std::uint8_t {
   state_updated,      ///< so is the new state
   snapshot_taken,     ///< of what an update has left, all that a durable step writes has left the place of the update
 };
-inline constexpr std::size_t kChunkEvents = 9;
+inline constexpr std::size_t kChunkEvents = 10;
 
 struct Event {
   Index number = kNone;
@@ -39,22 +40,25 @@ struct HostWeights {
   std::vector<Index> reads;  ///< tasks that bring them, by chunk of the object; empty: they stay, or were there before
 };
 
-class StepGraph {
- public:
-  StepGraph(const Description& description, const state::Layout& layout, const Placement& placement,
-            const Lookahead& lookahead, const Redo& redo, SavedPlacement saved = {});
-  StepGraph(const StepGraph&) = delete;
-  StepGraph& operator=(const StepGraph&) = delete;
-
-  // Inputs of the step:
+/// Inputs of a step.
+struct StepInputs {
   const Description& description;
   const state::Layout& layout;
   const Placement& placement;
   const Lookahead& lookahead;
   const Redo& redo;
-  const state::UpdateRule rule;
-  const StepOrder order;
-  const SavedPlacement saved;
+  const SavedPlacement saved = {};
+};
+
+class StepGraph : public StepInputs {
+ public:
+  explicit StepGraph(StepInputs inputs);
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  const state::UpdateRule rule = description.rule();
+  const StepOrder order{description, layout, lookahead, placement.device};
+  std::vector<Index> updates;  ///< chunks that this process updates, in order
 
   [[nodiscard]] const state::Block& block(Index b) const { return layout.blocks()[b]; }
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }
@@ -64,7 +68,6 @@ class StepGraph {
   [[nodiscard]] bool is_mine(Index c) const { return description.has(layout, chunk(c)); }
   /// True if this process updates it.
   [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(chunk(c).training) && is_mine(c); }
-  [[nodiscard]] bool table_is_trainable() const;
   [[nodiscard]] Bytes weight_bytes(Index c) const { return state::weight_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes state_bytes(Index c) const { return state::state_bytes(rule, chunk(c)); }
   [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(rule, chunk(c)); }
@@ -91,8 +94,6 @@ class StepGraph {
   /// A copy of the chunk on the device takes its change.
   [[nodiscard]] bool takes_change(Index c) const { return is_trainable(c) && placement[c].takes_change(); }
   void place_copy(Index c, Place there);
-  /// The chunk may be updated before its step is decided, and there is room for its old version.
-  [[nodiscard]] bool is_early(Index c) const;
 
   // Output of the passes:
   Schedule out;  ///< unfinished: without what waits for events
@@ -119,19 +120,17 @@ class StepGraph {
 
   [[nodiscard]] Event find_event(Index chunk, ChunkEvent event) const;
 
-  /// Says where a task takes its bytes, or has them, that was made without knowing it.
-  void place(Index task, Place where);
   /// The pass finds the weights of one more object so on the host; there it reads them, unless it computes on a device.
   void add_weights(Index pass, Range chunks, HostWeights weights);
 
   // Handles that several passes read; tasks and buffers are kNone where there is none:
-  const SnapshotGroups snapshots;                      ///< of what lives on a device
-  std::vector<std::vector<HostWeights>> host_weights;  ///< by pass and object
+  const SnapshotGroups snapshots{description, layout, placement, lookahead.coalesce_to};  ///< of what lives on a device
+  std::vector<std::vector<HostWeights>> host_weights;                                     ///< by pass and object
   std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
   std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
   std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners
   std::vector<Index> downloads;                        ///< by pass: the task that brings sums of a device to be sent
-  std::vector<Index> grads;                            ///< by pass: buffer of its gradient, where the update has it
+  std::vector<Place> gradients;                        ///< by chunk: the last place in memory that its gradient has
   std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks
   std::vector<Index> snapshot_weight, snapshot_state;  ///< by chunk: tasks that write what stays in memory
   std::vector<Index> master_uploads;                   ///< tasks that bring weights to a device for their update there

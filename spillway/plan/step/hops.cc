@@ -6,15 +6,15 @@
 namespace spillway::plan::step {
 namespace {
 
-const Hop& hop_between(TierKind from, TierKind to) {
-  return *std::ranges::find_if(kHops, [&](const Hop& it) { return it.from == from && it.to == to; });
-}
-
 const Hop& hop_by(Lane lane) {
   return *std::ranges::find(kHops, lane, &Hop::lane);
 }
 
 }  // namespace
+
+const Hop& hop_between(TierKind from, TierKind to) {
+  return *std::ranges::find_if(kHops, [&](const Hop& it) { return it.from == from && it.to == to; });
+}
 
 std::uint32_t around_pass(const StepGraph& graph, Lane lane, Index pass) {
   return (graph.order.*hop_by(lane).around_pass)(pass);
@@ -28,6 +28,12 @@ std::vector<Hop> hops_between(TierKind from, TierKind to) {
   if (from == to) return {};
   if (traits(from).on_host || traits(to).on_host) return {hop_between(from, to)};
   return {hop_between(from, TierKind::host), hop_between(TierKind::host, to)};
+}
+
+std::vector<Coalesced> parts_of(const StepGraph& graph, const Hop& hop, Range chunks, const ChunkBytes& bytes,
+                                const Separate& separate) {
+  if (hop.coalesces) return coalesce(chunks, graph.lookahead.coalesce_to, bytes, separate);
+  return coalesce(chunks, 0, bytes, [](Index) { return true; });
 }
 
 const Hop& back_of(const Hop& hop) {

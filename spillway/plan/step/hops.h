@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/graph.h"
 
 namespace spillway::plan::step {
@@ -15,19 +16,28 @@ struct Hop {
   Lane lane;
   std::uint32_t (StepOrder::*around_pass)(Index pass) const;
   std::uint32_t (StepOrder::*around_update)(Index chunk) const;
+  bool coalesces;  ///< neighbours go together, so that transfers are few and large
 };
 
 inline constexpr std::array<Hop, 4> kHops = {{
-    {TierKind::storage, TierKind::host, Lane::read, &StepOrder::before_backward, &StepOrder::state_before_update},
-    {TierKind::host, TierKind::device, Lane::to_device, &StepOrder::device_before, &StepOrder::device_before_update},
-    {TierKind::device, TierKind::host, Lane::from_device, &StepOrder::device_after, &StepOrder::device_after_update},
-    {TierKind::host, TierKind::storage, Lane::write, &StepOrder::after_forward, &StepOrder::after_update},
+    {TierKind::storage, TierKind::host, Lane::read, &StepOrder::before_backward, &StepOrder::state_before_update,
+     false},
+    {TierKind::host, TierKind::device, Lane::to_device, &StepOrder::device_before, &StepOrder::device_before_update,
+     true},
+    {TierKind::device, TierKind::host, Lane::from_device, &StepOrder::device_after, &StepOrder::device_after_update,
+     true},
+    {TierKind::host, TierKind::storage, Lane::write, &StepOrder::after_forward, &StepOrder::after_update, false},
 }};
 /// The position that the hop by a lane reaches around a pass, and around the update of a chunk.
 [[nodiscard]] std::uint32_t around_pass(const StepGraph& graph, Lane lane, Index pass);
 [[nodiscard]] std::uint32_t around_update(const StepGraph& graph, Lane lane, Index chunk);
+/// The one hop between two tiers of which the host has one.
+[[nodiscard]] const Hop& hop_between(TierKind from, TierKind to);
 /// The hops from one tier to another, in their order.
 [[nodiscard]] std::vector<Hop> hops_between(TierKind from, TierKind to);
+/// Parts of `chunks`, in order, that each are one transfer of the hop. `separate`: as coalesce() has it.
+[[nodiscard]] std::vector<Coalesced> parts_of(const StepGraph& graph, const Hop& hop, Range chunks,
+                                              const ChunkBytes& bytes, const Separate& separate = {});
 /// The hop the other way.
 [[nodiscard]] const Hop& back_of(const Hop& hop);
 

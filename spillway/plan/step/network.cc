@@ -1,10 +1,8 @@
 #include "spillway/plan/step/network.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "spillway/plan/routes.h"
-#include "spillway/plan/step/passes.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -32,23 +30,8 @@ unsigned most_arriving(const Description& description, Op op) {
   return most_received(description.virtual_ranks, description.micro_batches, size, members);
 }
 
-/// Bytes that one task moves between this process and others.
-struct Moved {
-  Bytes sent = 0, received = 0;
-  void add(bool sends, Bytes bytes) { (sends ? sent : received) += bytes; }
-};
-
-/// Adds what a task moves to what the step does. Returns the bytes of the task, which go both ways at once.
-Bytes counted(Schedule& out, Op op, const Moved& moved) {
-  out.network_sent += moved.sent;
-  out.network_received += moved.received;
-  out.sent_between += crosses(op) ? moved.sent : 0;
-  out.received_between += crosses(op) ? moved.received : 0;
-  return std::max(moved.sent, moved.received);
-}
-
 Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
-  const auto bytes = counted(graph.out, op, moved);
+  const auto bytes = count_moved(graph.out, op, moved);
   const auto& of = graph.out.tasks[graph.task_of(pass)];
   return graph.add(Task{.op = op,
                         .lane = Lane::network,
@@ -59,21 +42,15 @@ Index add_task(StepGraph& graph, Op op, Index pass, const Moved& moved) {
                         .when = {.phase = of.when.phase}});
 }
 
-/// Order of a task of the network, the same on every process: it follows from the order of passes alone. Weights for a
-/// backward pass are sent before the sums of the pass before it, so that they come while that pass computes. Refits of
-/// that pass follow its sums.
-std::tuple<std::uint32_t, bool, Index, Op> turn_of(const StepGraph& graph, const Task& task) {
-  if (follows_refit(task)) return {2 * task.deadline - 1, true, task.what.index, task.op};
-  auto at = 2 * graph.order.position(task.what.index);
-  if (!gathers(task.op)) {
-    ++at;
-  } else if (task.when.phase == Phase::backward) {
-    at -= 2;
-  }
-  return {at, false, task.what.index, task.op};
-}
-
 }  // namespace
+
+Bytes count_moved(Schedule& out, Op op, const Moved& moved) {
+  out.network_sent += moved.sent;
+  out.network_received += moved.received;
+  out.sent_between += crosses(op) ? moved.sent : 0;
+  out.received_between += crosses(op) ? moved.received : 0;
+  return std::max(moved.sent, moved.received);
+}
 
 Index add_gather(StepGraph& graph, Index pass) {
   const auto& world = graph.description.world;
@@ -118,6 +95,7 @@ std::uint32_t sent_until(const StepGraph& graph, Index pass) {
 
 void add_scatter(StepGraph& graph, Index pass, Range chunks) {
   const auto& description = graph.description;
+  if (!description.is_shared()) return;
   const auto buffer = graph.out.passes[pass][Operand::received_sums] =
       graph.add_buffer(BufferClass::scratch, kLeast, graph.order.position(pass), sent_until(graph, pass));
   Bytes room = 0;
@@ -149,32 +127,8 @@ void add_scatter(StepGraph& graph, Index pass, Range chunks) {
   graph.out.buffers[buffer].bytes = std::max(room, kLeast);
 }
 
-Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
-  const auto& world = graph.description.world;
-  const VirtualRanks ranks(graph.description.virtual_ranks, graph.description.micro_batches);
-  auto before = graph.out.refit_task[c];
-  for (const auto op : {Op::gather, Op::local_gather}) {
-    if (!has_hops(op, world)) continue;
-    Moved moved;
-    each_hop(op, world, ranks.process_of_first(world.size),
-             [&](std::size_t, bool sends) { moved.add(sends, graph.chunk(c).reduced.auxiliary_bytes()); });
-    const auto bytes = counted(graph.out, op, moved);
-    const auto task = graph.add(Task{.op = op,
-                                     .lane = Lane::network,
-                                     .what = {ObjectKind::auxiliary, c},
-                                     .to = fields,
-                                     .bytes = bytes,
-                                     .between = crosses(op) ? bytes : 0,
-                                     .deadline = graph.order.position(pass) + 1,
-                                     .when = {.phase = Phase::backward}});
-    graph.need(task, before);
-    graph.need(task, graph.scatters[pass]);
-    before = task;
-  }
-  return before;
-}
-
-Index add_row_scatter(StepGraph& graph, Index pass) {
+Index add_row_scatter(StepGraph& graph, const SharedUse& use) {
+  const auto pass = use.passes.back();
   const auto& description = graph.description;
   const auto& world = description.world;
   if (!description.is_shared()) return graph.task_of(pass);
@@ -203,21 +157,13 @@ Index add_row_scatter(StepGraph& graph, Index pass) {
     }
     graph.scatters[pass] = before = task;
   }
-  for (const auto head : graph.order.head_gradient) {
-    if (description.tied_head) graph.need(before, graph.scatters[head]);
+  for (const auto other : use.passes) {
+    if (other != pass) graph.need(before, graph.scatters[other]);
   }
   for (const auto what : {Operand::sent_rows, Operand::received_rows, Operand::machine_rows}) {
     if (of[what] != kNone) graph.lets_go(before, of[what]);
   }
   return before;
-}
-
-void order_network(StepGraph& graph) {
-  auto& order = graph.out.network;
-  for (Index t = 0; t < graph.out.tasks.size(); ++t) {
-    if (traits(graph.out.tasks[t].lane).server == Server::network) order.push_back(t);
-  }
-  std::ranges::sort(order, {}, [&](Index t) { return turn_of(graph, graph.out.tasks[t]); });
 }
 
 }  // namespace spillway::plan::step

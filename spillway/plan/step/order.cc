@@ -81,8 +81,8 @@ std::uint32_t StepOrder::after_update(Index c) const {
 
 std::uint32_t StepOrder::before_pass(Index pass, std::uint32_t ahead) const {
   const auto at = position(pass);
-  const auto early = at > ahead ? at - ahead : 0;
-  return std::min(at, std::max(early, last_update_ + 1));
+  const auto begin = at > ahead ? at - ahead : 0;
+  return std::min(at, std::max(begin, last_update_ + 1));
 }
 
 std::uint32_t StepOrder::after_forward(Index pass) const {
@@ -91,6 +91,10 @@ std::uint32_t StepOrder::after_forward(Index pass) const {
 
 std::uint32_t StepOrder::after_read(Index pass) const {
   return std::max(position(pass), std::min(position(pass) + 1 + lookahead_.backward, backward_start_ - 1));
+}
+
+std::uint32_t StepOrder::after_gradient(Index pass) const {
+  return std::min(position(pass) + lookahead_.grad_write, positions_ - 1);
 }
 
 std::uint32_t StepOrder::state_before_update(Index c) const {

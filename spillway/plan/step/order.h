@@ -54,6 +54,8 @@ class StepOrder {
   [[nodiscard]] std::uint32_t before_backward(Index pass) const { return before_pass(pass, lookahead_.backward); }
   [[nodiscard]] std::uint32_t after_forward(Index pass) const;
   [[nodiscard]] std::uint32_t after_read(Index pass) const;
+  /// Position up to which a gradient on its way to a path lies where its pass, or a copy from a device, has left it.
+  [[nodiscard]] std::uint32_t after_gradient(Index pass) const;
   /// The first states for the next step's updates come at the end of this one.
   [[nodiscard]] bool comes_ahead(Index c) const noexcept { return c < lookahead_.state_read; }
   [[nodiscard]] std::uint32_t state_before_update(Index c) const;

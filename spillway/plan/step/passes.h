@@ -13,15 +13,20 @@ namespace spillway::plan::step {
 void add_block_passes(StepGraph& graph);
 /// Updates, and states on their way to them and back.
 void add_updates(StepGraph& graph);
-/// Activations between passes: inputs of layers, what autograd saves of layers that spill, gradients of hidden states,
-/// and the one place of converted weights.
+/// Operands that passes share: sums of a head, and the one place of converted weights.
+void add_operands(StepGraph& graph);
+/// Tensors that autograd saves of layers that spill.
+void add_saved(StepGraph& graph);
+/// Activations between passes: inputs of layers, and gradients of hidden states.
 void add_activations(StepGraph& graph);
 /// Weights for updates and for the passes that read them. Chunks of a block lie side by side on the host and on a
 /// device, so that a few of them are one copy.
 void add_weights(StepGraph& graph);
-/// Gradients from the passes that make them to the updates. They leave a device as soon as they are complete, or stay
-/// until the update, and a durable step keeps a copy.
+/// Gradients from the passes that make them to their homes. They leave a device as soon as they are complete, or stay
+/// until the update, and a durable step keeps a copy. Updates follow that do not wait for the end of the step.
 void add_gradients(StepGraph& graph);
+/// Background refits of reduced matrices, between the gradient that a pass has left and its readers.
+void add_refits(StepGraph& graph);
 /// The embedding's gradient: the rows of the step's tokens.
 void add_rows(StepGraph& graph);
 /// The one order of the network.

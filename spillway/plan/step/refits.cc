@@ -1,11 +1,10 @@
-#include "spillway/plan/step/refits.h"
-
 #include <algorithm>
 
 #include "spillway/plan/reduced_share.h"
 #include "spillway/plan/step/hops.h"
 #include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/uses.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -93,7 +92,7 @@ class RefitHops {
   /// Its values: the record there is that of the pass.
   void bring(Index c, Place place) {
     const auto refit = out_.refit_task[c];
-    graph_.place(refit, place);
+    out_.tasks[refit].to = place;
     const auto record = reduced(c).by->record;
     const auto there = on_device(c);
     const auto up = add_copy(Lane::to_device, {ObjectKind::auxiliary, c}, {place.buffer, place.offset + record},
@@ -108,8 +107,8 @@ class RefitHops {
   std::vector<Index> passes_;  ///< backward, of the lowest layer first
 };
 
-}  // namespace
-
+/// A background refit that the pass has left for chunk c joins its gradient before any task reads the gradient. Each of
+/// several processes may have to refit, and one without the chunk has no `grad`.
 void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
   const bool shared = graph.description.is_shared();
   Place there;
@@ -129,8 +128,17 @@ void add_refit(StepGraph& graph, Index c, Index pass, Place grad) {
   }
   const auto done = shared ? add_refit_gather(graph, c, pass, there) : refit;
   graph.brings(done, graph.find_event(c, ChunkEvent::gradient_ready), true);
-  graph.need(graph.out.early[c].task, done);
-  graph.need(graph.write_grad[c], done);
+  graph.brings(done, graph.find_event(c, ChunkEvent::gradient_refitted));
+}
+
+}  // namespace
+
+void add_refits(StepGraph& graph) {
+  for (const auto& use : gradients_of(graph.order, graph.layout)) {
+    for (auto c = use.chunks.first; c < use.chunks.end(); ++c) {
+      if (graph.chunk(c).reduced.any()) add_refit(graph, c, use.made, graph.gradients[c]);
+    }
+  }
 }
 
 void add_refit_hops(StepGraph& graph) {

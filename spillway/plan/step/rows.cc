@@ -3,21 +3,21 @@
 #include "spillway/plan/step/gradients.h"
 #include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/updates.h"
 
 namespace spillway::plan::step {
 namespace {
 
 /// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
 /// update.
-void add_row_sums(StepGraph& graph) {
+void add_row_sums(StepGraph& graph, const SharedUse& use) {
   const auto& order = graph.order;
   const auto& table = graph.block(order.embedding_block);
   const auto count = std::min(graph.description.rows_of(graph.layout, table), graph.description.all_tokens());
-  const auto back = order.embedding_backward;
-  const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
+  const auto first = use.passes.front(), back = use.passes.back();
   auto& out = graph.out;
-  const auto last_maker = add_row_scatter(graph, back), first_maker = graph.maker_of(first);
-  const auto sums = out.passes[back][Operand::row_sums] =
+  const auto last_maker = add_row_scatter(graph, use), first_maker = graph.maker_of(first);
+  const auto sums = out.passes[back][use.as] =
       graph.add_buffer(BufferClass::scratch, std::max<Bytes>(count, 1) * table.columns * sizeof(float),
                        order.position(first), order.position(back));
   graph.fills(first_maker, sums);
@@ -41,13 +41,10 @@ void add_row_sums(StepGraph& graph) {
 }  // namespace
 
 void add_rows(StepGraph& graph) {
-  const auto& order = graph.order;
-  if (!graph.table_is_trainable()) return;
-  for (Index s = 0; s < graph.block(order.embedding_block).chunks && !graph.description.tied_head; ++s) {
-    const auto c = graph.chunk_of(order.embedding_block, s);
-    if (graph.is_trainable(c)) stage_gradient(graph, c);
-  }
-  add_row_sums(graph);
+  const auto use = row_sums_of(graph.order);
+  if (use.passes.empty()) return;
+  add_made_gradients(graph);
+  add_row_sums(graph, use);
 }
 
 }  // namespace spillway::plan::step

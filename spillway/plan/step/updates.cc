@@ -1,10 +1,13 @@
+#include "spillway/plan/step/updates.h"
+
 #include <algorithm>
+#include <array>
 #include <iterator>
 
-#include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/hops.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/snapshots.h"
+#include "spillway/plan/step/uses.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -19,7 +22,7 @@ void follow_update(StepGraph& graph, Index down, Index c, ChunkEvent brings) {
 
 /// A hop of a part of chunk c from `home` to its update, and the hop back after it. First reads for the next step begin
 /// in this one. Returns the place at the end of the hop.
-Place add_round(StepGraph& graph, const Hop& hop, const SnapshotPart& part, Index c, Place home) {
+Place add_round(StepGraph& graph, const Hop& hop, const UpdatePart& part, Index c, Place home) {
   const auto& order = graph.order;
   const auto& back = back_of(hop);
   const bool link = is_link(hop.lane), ahead = !link && order.comes_ahead(c);
@@ -34,12 +37,12 @@ Place add_round(StepGraph& graph, const Hop& hop, const SnapshotPart& part, Inde
   graph.lets_go(go, there.buffer);
   graph.need(come, go, !ahead);
   if (link) {
-    graph.need(come, graph.find_event(c, part.read));
+    graph.need(come, graph.find_event(c, part.come));
     graph.need(graph.out.update_task[c], come);
-    follow_update(graph, go, c, part.updated);
+    follow_update(graph, go, c, part.done);
   } else {
-    graph.brings(come, graph.find_event(c, part.read), ahead);
-    graph.need(go, graph.find_event(c, part.updated));
+    graph.brings(come, graph.find_event(c, part.come), ahead);
+    graph.need(go, graph.find_event(c, part.done));
   }
   return there;
 }
@@ -61,7 +64,7 @@ void add_state(StepGraph& graph, Index c) {
   if (placed.state.in_memory()) {
     here = keep_state(graph, c);
     if (!placed.device_resident()) graph.out.resident_state[c] = here.buffer;
-    add_snapshot(graph, kStatePart, c, here);
+    add_snapshot(graph, kStateSnapshot, c, here);
   }
   for (const auto& hop : hops_between(placed.state.kind, placed.updated_on)) {
     auto& there = traits(hop.to).on_host ? here : graph.out.device_groups[c].state;
@@ -69,30 +72,48 @@ void add_state(StepGraph& graph, Index c) {
   }
 }
 
+const UpdatePart& part_of(ObjectKind kind) {
+  static constexpr std::array kParts{kWeightPart, kStatePart, kGradientPart};
+  return *std::ranges::find(kParts, kind, &UpdatePart::kind);
+}
+
 /// Links the update of chunk c to the tasks before and after it. If a device updates a chunk with its master on the
-/// host, copies stand between.
+/// host, copies stand between. What it changes on a device is there, or leaves by a copy.
 void link(StepGraph& graph, Index c, Index update) {
-  const auto brings = [&](ChunkEvent event) { graph.brings(update, graph.find_event(c, event)); };
+  const auto& placed = graph.placement[c];
   graph.need(update, graph.find_event(c, ChunkEvent::auxiliary_there));
-  if (!graph.placement[c].gradient_comes()) brings(ChunkEvent::gradient_used);
-  if (graph.placement[c].device_updated()) return;
-  for (const auto event : {ChunkEvent::weight_read, ChunkEvent::state_read, ChunkEvent::gradient_ready}) {
-    graph.need(update, graph.find_event(c, event));
+  for (const auto& use : uses_of_update(graph.description, graph.layout, c)) {
+    const auto& part = part_of(use.what);
+    const bool leaves = use.access == Access::change ? placed.updated_there() : placed.gradient_comes();
+    if (!leaves) graph.brings(update, graph.find_event(c, part.done));
+    if (!placed.device_updated()) graph.need(update, graph.find_event(c, part.come));
   }
-  graph.need(update, graph.find_event(c, ChunkEvent::snapshot_taken), true);
-  if (graph.placement[c].device_resident()) return;  // its snapshots leave by copies
-  brings(ChunkEvent::weight_updated);
-  brings(ChunkEvent::state_updated);
+  if (!placed.device_updated()) graph.need(update, graph.find_event(c, ChunkEvent::snapshot_taken), true);
+}
+
+/// Room for the gradient of chunk c around its update, from position `first` on.
+Place stage_gradient(StepGraph& graph, Index c, std::uint32_t first) {
+  const Place out{graph.add_buffer(BufferClass::staging, graph.grad_bytes(c), first, graph.order.update(c))};
+  graph.out.groups[c].grad = out;
+  graph.lets_go(graph.find_event(c, ChunkEvent::gradient_used), out.buffer);
+  return out;
+}
+
+void read_gradient(StepGraph& graph, const Hop& hop, Index c) {
+  const auto there = stage_gradient(graph, c, graph.order.before_update(c, graph.lookahead.weight_read));
+  const Move move{{ObjectKind::gradient, c}, {}, there, graph.grad_bytes(c)};
+  const auto read = add_hop(graph, hop.lane, Phase::update, move, graph.order.update(c));
+  graph.need(read, graph.write_grad[c], true);
+  graph.brings(read, graph.find_event(c, ChunkEvent::gradient_ready));
 }
 
 /// The chunks that a copy has brought for a pass and their updates go back after these.
-void return_weights(StepGraph& graph, Index up) {
+void return_weights(StepGraph& graph, const Hop& back, Index up) {
   auto& out = graph.out;
   const auto brought = out.tasks[up];
   const auto last = brought.what.end() - 1;
   const Move move{brought.what, brought.to, brought.from, brought.bytes};
-  const auto down =
-      add_transfer(graph, Lane::from_device, Phase::update, move, around_update(graph, Lane::from_device, last));
+  const auto down = add_transfer(graph, back.lane, Phase::update, move, around_update(graph, back.lane, last));
   if (!out.buffers[brought.to.buffer].whole) graph.lets_go(down, brought.to.buffer);
   graph.need(up, down, true);
   for (auto c = brought.what.index; c <= last; ++c) {
@@ -103,31 +124,32 @@ void return_weights(StepGraph& graph, Index up) {
   }
 }
 
-/// Gradients that lie behind one another on the host come by one copy.
-std::vector<Coalesced> gradients_that_come(const StepGraph& graph) {
-  const auto comes = [&](Index c) { return graph.placement[c].gradient_comes() && graph.is_trainable(c); };
+/// Gradients that lie behind one another on the host come together.
+std::vector<Coalesced> gradients_that_come(const StepGraph& graph, const Hop& hop) {
   const auto host = [&](Index c) { return graph.out.groups[c].grad.buffer; };
   std::vector<Coalesced> out;
-  for (Index c = 0; c < graph.chunks();) {
-    Range range{c, 1};
-    if (comes(c)) {
-      while (range.end() < graph.chunks() && comes(range.end()) && host(range.end()) == host(c)) ++range.count;
-      std::ranges::move(coalesce(range, graph.lookahead.coalesce_to, [&](Index i) { return graph.grad_bytes(i); }),
-                        std::back_inserter(out));
+  for (std::size_t i = 0; i < graph.updates.size();) {
+    Range range{graph.updates[i++], 1};
+    if (!graph.placement[range.first].gradient_comes()) continue;
+    while (i < graph.updates.size() && graph.updates[i] == range.end() && host(range.end()) == host(range.first) &&
+           graph.placement[range.end()].gradient_comes()) {
+      ++range.count;
+      ++i;
     }
-    c = range.end();
+    std::ranges::move(parts_of(graph, hop, range, [&](Index c) { return graph.grad_bytes(c); }),
+                      std::back_inserter(out));
   }
   return out;
 }
 
-void bring_gradients(StepGraph& graph, const Coalesced& it) {
+void bring_gradients(StepGraph& graph, const Hop& hop, const Coalesced& it) {
   auto& out = graph.out;
   const auto first = it.chunks.first, last = it.chunks.end() - 1;
   const auto here = out.groups[first].grad;
-  const auto there = graph.add_buffer(BufferClass::grad, it.bytes, around_update(graph, Lane::to_device, first),
-                                      graph.order.update(last), TierKind::device);
+  const auto there = graph.add_buffer(BufferClass::grad, it.bytes, around_update(graph, hop.lane, first),
+                                      graph.order.update(last), hop.to);
   const Move move{{ObjectKind::gradient, first, it.chunks.count}, here, {there}, it.bytes};
-  const auto up = add_transfer(graph, Lane::to_device, Phase::update, move, graph.order.update(first));
+  const auto up = add_transfer(graph, hop.lane, Phase::update, move, graph.order.update(first));
   graph.fills(up, there);
   for (auto c = first; c <= last; ++c) {
     graph.need(up, graph.find_event(c, ChunkEvent::gradient_ready));
@@ -146,8 +168,8 @@ void wait_for_readers(StepGraph& graph, Index p) {
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     if (!graph.placement[c].device_updated() || !graph.is_mine(c)) continue;
     const bool makes = pass[Operand::gradient] != kNone && graph.placement[c].gradient_there();
-    const bool keeps = graph.out.buffers[graph.out.device_groups[c].weight.buffer].whole;
-    if (makes || keeps) graph.need(graph.out.update_task[c], pass.task, true);
+    const bool copied = graph.out.buffers[graph.out.device_groups[c].weight.buffer].whole;
+    if (makes || copied) graph.need(graph.out.update_task[c], pass.task, true);
   }
 }
 
@@ -156,16 +178,31 @@ void wait_for_readers(StepGraph& graph, Index p) {
                              [](const ChunkPlacement& it) { return it.device_updated() || it.gradient_comes(); });
 }
 
+/// Hops over the link, to a device that updates chunks.
+void cross_link(StepGraph& graph) {
+  auto& out = graph.out;
+  const auto& hop = hop_between(TierKind::host, TierKind::device);
+  for (const auto upload : graph.master_uploads) return_weights(graph, back_of(hop), upload);
+  for (const auto c : graph.updates) {
+    const auto& placed = graph.placement[c];
+    auto& there = out.device_groups[c];
+    if (placed.device_resident() && placed.gradient_comes()) there = out.groups[c];
+    if (!placed.device_updated()) continue;
+    if (!there.weight.any()) there.weight = add_round(graph, hop, kWeightPart, c, out.groups[c].weight);
+    if (placed.gradient_there()) there.grad = out.groups[c].grad;
+  }
+  for (const auto& it : gradients_that_come(graph, hop)) bring_gradients(graph, hop, it);
+  for (Index p = 0; p < out.passes.size(); ++p) wait_for_readers(graph, p);
+}
+
 }  // namespace
 
 void add_updates(StepGraph& graph) {
   time_snapshots(graph);
   if (any_comes(graph.placement)) graph.out.device_groups.assign(graph.chunks(), {});
-  for (Index c = 0; c < graph.chunks(); ++c) {
-    if (!graph.is_trainable(c)) continue;
-    const bool there = graph.placement[c].updated_there();
+  for (const auto c : graph.updates) {
     const auto update = graph.add(Task{.op = Op::update,
-                                       .lane = there ? Lane::device_update : Lane::update,
+                                       .lane = graph.placement[c].updated_there() ? Lane::device_update : Lane::update,
                                        .unit = graph.placement[c].update_unit(),
                                        .what = {ObjectKind::chunk, c},
                                        .bytes = state::update_elements(graph.rule, graph.chunk(c)),
@@ -177,23 +214,24 @@ void add_updates(StepGraph& graph) {
   }
 }
 
-void add_update_hops(StepGraph& graph) {
-  if (!any_comes(graph.placement)) return;
-  auto& out = graph.out;
-  const auto hop = hops_between(TierKind::host, TierKind::device).front();
-  for (const auto upload : graph.master_uploads) return_weights(graph, upload);
-  for (Index c = 0; c < graph.chunks(); ++c) {
+void read_gradients(StepGraph& graph, const GradientUse& use) {
+  for (auto c = use.chunks.first; c < use.chunks.end(); ++c) {
     const auto& placed = graph.placement[c];
-    if (!graph.is_trainable(c)) continue;
-    if (placed.device_resident() && placed.gradient_comes()) out.device_groups[c] = out.groups[c];
-    if (!placed.device_updated()) continue;
-    if (graph.description.is_shared()) {
-      out.device_groups[c].weight = add_round(graph, hop, kWeightPart, c, out.groups[c].weight);
+    for (const auto& hop : hops_between(placed.gradient.kind, placed.updated_on)) {
+      if (traits(hop.to).on_host && graph.is_mine(c)) read_gradient(graph, hop, c);
     }
-    if (placed.gradient_there()) out.device_groups[c].grad = out.groups[c].grad;
   }
-  for (const auto& it : gradients_that_come(graph)) bring_gradients(graph, it);
-  for (Index p = 0; p < out.passes.size(); ++p) wait_for_readers(graph, p);
+}
+
+void add_made_gradients(StepGraph& graph) {
+  for (const auto c : graph.updates) {
+    const bool makes = has_use(uses_of_update(graph.description, graph.layout, c), ObjectKind::gradient, Access::make);
+    if (makes) graph.fills(graph.out.update_task[c], stage_gradient(graph, c, graph.order.update(c)).buffer);
+  }
+}
+
+void add_update_hops(StepGraph& graph) {
+  if (any_comes(graph.placement)) cross_link(graph);
 }
 
 }  // namespace spillway::plan::step

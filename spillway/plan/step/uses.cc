@@ -1,5 +1,6 @@
 #include "spillway/plan/step/uses.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace spillway::plan::step {
@@ -69,21 +70,26 @@ SharedUse head_sums_of(const StepOrder& order) {
 
 std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& layout) {
   std::vector<WeightUse> out;
+  const auto changed_end = [](const state::Block& block) {
+    return static_cast<Index>(block.first_chunk + block.trainable_chunks);
+  };
   const auto slice_of = [&](Index b, Index s) {
-    return std::vector<Range>{{static_cast<Index>(layout.blocks()[b].first_chunk) + s, 1}};
+    const auto& block = layout.blocks()[b];
+    return WeightUse{{{static_cast<Index>(block.first_chunk) + s, 1}}, {}, changed_end(block)};
   };
   for (std::size_t i = 0; i < order.layers.size(); ++i) {
-    auto& it =
-        out.emplace_back(WeightUse{weight_objects(layout, layout.blocks()[order.layers[i]]), {order.forward[i]}});
+    const auto& block = layout.blocks()[order.layers[i]];
+    auto& it = out.emplace_back(WeightUse{weight_objects(layout, block), {order.forward[i]}, changed_end(block)});
     if (order.backward[i] != kNone) it.passes.push_back(order.backward[i]);
   }
   for (Index s = 0; s < order.embedding.size(); ++s) {
-    out.push_back({slice_of(order.embedding_block, s), {order.embedding[s]}});
+    out.push_back(slice_of(order.embedding_block, s));
+    out.back().passes = {order.embedding[s]};
   }
   const bool tied = order.head != kNone && order.head == order.embedding_block;
   const auto first_slice = out.size() - order.embedding.size();
   for (Index s = 0; s < order.head_loss.size(); ++s) {
-    if (!tied) out.push_back({slice_of(order.head, s), {}});
+    if (!tied) out.push_back(slice_of(order.head, s));
     auto& passes = tied ? out[first_slice + s].passes : out.back().passes;
     passes.push_back(order.head_loss[s]);
     passes.push_back(order.head_gradient[order.head_gradient.size() - 1 - s]);
@@ -106,6 +112,28 @@ std::vector<GradientUse> gradients_of(const StepOrder& order, const state::Layou
     if (chunks.count > 0) out.push_back({chunks, order.backward[i]});
   }
   return out;
+}
+
+SharedUse row_sums_of(const StepOrder& order) {
+  SharedUse out{Operand::row_sums, {}};
+  if (order.embedding_backward == kNone) return out;
+  if (order.head == order.embedding_block) out.passes = order.head_gradient;
+  out.passes.push_back(order.embedding_backward);
+  return out;
+}
+
+std::vector<UpdateUse> uses_of_update(const Description& description, const state::Layout& layout, Index chunk) {
+  const bool dense = has_dense_grad(description, layout, chunk);
+  const bool by_rows = traits(layout.blocks()[layout.chunks()[chunk].block].role).is_gathered;
+  return {{ObjectKind::weight, Access::change},
+          {ObjectKind::state, Access::change},
+          {ObjectKind::gradient, !by_rows ? Access::read
+                                 : dense  ? Access::add
+                                          : Access::make}};
+}
+
+bool has_use(const std::vector<UpdateUse>& uses, ObjectKind what, Access access) {
+  return std::ranges::find(uses, UpdateUse{what, access}) != uses.end();
 }
 
 }  // namespace spillway::plan::step

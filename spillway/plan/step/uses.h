@@ -2,6 +2,7 @@
 // object lives, by which hops it comes, or which process has it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "spillway/plan/step/order.h"
@@ -36,6 +37,7 @@ struct SharedUse {
 struct WeightUse {
   std::vector<Range> objects;  ///< chunks that lie together; neighbours
   std::vector<Index> passes;
+  Index changed_end = 0;  ///< end of the chunks of these that an update changes, in whichever process
 };
 [[nodiscard]] std::vector<WeightUse> weights_of(const StepOrder& order, const state::Layout& layout);
 
@@ -45,5 +47,26 @@ struct GradientUse {
   Index made = kNone;
 };
 [[nodiscard]] std::vector<GradientUse> gradients_of(const StepOrder& order, const state::Layout& layout);
+
+/// The sums of the embedding's rows, by every pass that multiplies by its table or looks rows up.
+[[nodiscard]] SharedUse row_sums_of(const StepOrder& order);
+
+/// An update with an object of its chunk.
+enum class Access : std::uint8_t {
+  read,    ///< it takes the object
+  change,  ///< it changes the object, which goes back to its home
+  add,     ///< it takes the object when it has put rows into it
+  make,    ///< it makes the object of rows, for itself
+};
+struct UpdateUse {
+  ObjectKind what = ObjectKind::chunk;
+  Access access = Access::read;
+
+  bool operator==(const UpdateUse&) const = default;
+};
+/// Objects that the update of a chunk needs where it runs.
+[[nodiscard]] std::vector<UpdateUse> uses_of_update(const Description& description, const state::Layout& layout,
+                                                    Index chunk);
+[[nodiscard]] bool has_use(const std::vector<UpdateUse>& uses, ObjectKind what, Access access);
 
 }  // namespace spillway::plan::step

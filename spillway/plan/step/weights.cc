@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/hops.h"
 #include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
@@ -14,19 +13,25 @@ namespace {
 class WeightRoute {
  public:
   /// `object`: the number of it among those that the passes read.
-  WeightRoute(StepGraph& graph, Range chunks, const std::vector<Index>& passes, std::size_t object)
-      : graph_(graph), order_(graph.order), out_(graph.out), chunks_(chunks), passes_(passes), object_(object) {}
+  WeightRoute(StepGraph& graph, const WeightUse& use, std::size_t object)
+      : graph_(graph),
+        order_(graph.order),
+        out_(graph.out),
+        use_(use),
+        chunks_(use.objects[object]),
+        passes_(use.passes),
+        object_(object) {}
 
   /// A pass finds what the one before it has left: what stays, a copy on the device, or a window that both read.
   [[nodiscard]] bool finds(std::size_t i) const {
     if (i == 0) return false;
-    const bool keeps = home().has_device_copy() && !graph_.computes_on_host(passes_[i - 1]);
-    return graph_.stays(chunks_.first) || keeps || follows(i);
+    const bool copied = home().has_device_copy() && !graph_.computes_on_host(passes_[i - 1]);
+    return graph_.stays(chunks_.first) || copied || follows(i);
   }
 
   void bring_to_host(std::size_t i) {
     const auto p = passes_[i];
-    const bool beside = is_trained(chunks_.first) && traits(out_.passes[p].kind).of_layer;
+    const bool beside = is_changed(chunks_.first) && traits(out_.passes[p].kind).of_layer;
     if (i == 0 && lives_there() && graph_.description.is_shared() && beside) {
       read_beside();
     } else if (i == 0) {
@@ -76,8 +81,9 @@ class WeightRoute {
   [[nodiscard]] HostWeights& host_at(Index p) { return graph_.host_weights[p][object_]; }
   [[nodiscard]] PassWeights& at(Index p) { return out_.passes[p].weights[object_]; }
   [[nodiscard]] Index task(std::size_t i) const { return graph_.task_of(passes_[i]); }
-  /// True if any process updates it.
-  [[nodiscard]] bool is_trained(Index c) const { return state::is_trainable(graph_.chunk(c).training); }
+  /// True if any process updates it, and if this one does.
+  [[nodiscard]] bool is_changed(Index c) const { return c < use_.changed_end; }
+  [[nodiscard]] bool is_updated(Index c) const { return out_.update_task[c] != kNone; }
   [[nodiscard]] ChunkBytes size_of() const {
     return [this](Index c) { return graph_.weight_bytes(c); };
   }
@@ -94,8 +100,8 @@ class WeightRoute {
   }
   /// A hop to a pass; of what is asked for it begins when the pass asks in forward, and in backward ahead of a pass,
   /// for what the forward pass has asked for.
-  Index bring(Lane lane, const Move& move, Index p) {
-    const auto task = bring_to_pass(graph_, lane, move, p, is_asked());
+  Index bring(const Hop& hop, const Move& move, Index p) {
+    const auto task = bring_to_pass(graph_, hop.lane, move, p, is_asked());
     if (!is_asked()) return task;
     out_.tasks[task].when.only = OnlyIf::asked;
     out_.tasks[task].when.share = graph_.chunk(chunks_.first).asked;
@@ -105,6 +111,9 @@ class WeightRoute {
   }
 
   // To the host:
+  [[nodiscard]] const Hop& hop_from_home(Index c) const {
+    return hop_between(graph_.placement[c].weight.kind, TierKind::host);
+  }
   /// Position up to which the window of a pass is in use.
   [[nodiscard]] std::uint32_t window_end(std::size_t i) const {
     const bool window = follows(i + 1) && !graph_.stays(chunks_.first) && !home().has_device_copy();
@@ -119,8 +128,8 @@ class WeightRoute {
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
       bytes += graph_.weight_bytes(c);
       mine += graph_.is_mine(c) ? graph_.weight_bytes(c) : 0;
-      if (graph_.is_trainable(c) && !graph_.placement[c].weight.keeps_own()) {
-        until = std::max(until, around_update(graph_, Lane::write, c));
+      if (is_updated(c) && !graph_.placement[c].weight.in_memory()) {
+        until = std::max(until, around_update(graph_, back_of(hop_from_home(c)).lane, c));
       }
     }
     HostWeights weights;
@@ -160,25 +169,24 @@ class WeightRoute {
 
   void keep(Index c, Place there) {
     out_.groups[c].weight = there;
-    if (graph_.is_trainable(c)) add_snapshot(graph_, kWeightPart, c, there);
+    if (is_updated(c)) add_snapshot(graph_, kWeightSnapshot, c, there);
   }
 
   /// A layer that lives on the devices of several processes and is frozen in part. Each one has all of it there, where
   /// passes read it in place; what is trainable, the first chunks, is sent and received through a window on the host.
   void read_beside() {
     const auto p = passes_.front();
-    const auto trainable = graph_.block(graph_.chunk(chunks_.first).block).trainable_chunks;
     Bytes bytes = 0, window = 0;
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
       bytes += graph_.weight_bytes(c);
-      if (c < chunks_.first + trainable) window = bytes;
+      if (is_changed(c)) window = bytes;
     }
     Place there{graph_.add_whole(BufferClass::weight, bytes, TierKind::device)};
     const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
     HostWeights weights{graph_.add_buffer(BufferClass::window, window, begin, order_.position(p)), {}};
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
       if (graph_.is_mine(c)) keep(c, there);
-      if (graph_.is_trainable(c)) weights.reads.push_back(add_own_download(c, {weights.buffer, there.offset}, p));
+      if (is_updated(c)) weights.reads.push_back(add_read(c, {weights.buffer, there.offset}, p));
       there.offset += graph_.weight_bytes(c);
     }
     graph_.add_weights(p, chunks_, std::move(weights));
@@ -201,22 +209,21 @@ class WeightRoute {
     graph_.add_weights(p, chunks_, std::move(weights));
   }
 
-  /// From a path or from a device, for a pass that does not follow an update there.
+  /// From its home, for a pass that does not follow an update there: from a path, or from a device where this process
+  /// keeps its own weights, to where a gather sends them from.
   Index add_read(Index c, Place to, Index p) {
-    if (graph_.placement[c].device_resident()) return add_own_download(c, to, p);
-    const auto read = bring(Lane::read, {{ObjectKind::weight, c}, {}, to, graph_.weight_bytes(c)}, p);
+    const auto& hop = hop_from_home(c);
+    const auto read = bring(hop, {{ObjectKind::weight, c}, kept_at(c), to, graph_.weight_bytes(c)}, p);
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
     graph_.need(read, graph_.write_weight[c]);
+    if (!is_link(hop.lane)) return read;
+    graph_.need(read, out_.update_task[c]);
+    graph_.need(out_.update_task[c], read, true);
     return read;
   }
-
-  /// Own weights that this process keeps on a device, to where a gather sends it from for a pass.
-  Index add_own_download(Index c, Place to, Index p) {
-    const Move move{{ObjectKind::weight, c}, out_.groups[c].weight, to, graph_.weight_bytes(c)};
-    const auto down = bring_to_pass(graph_, Lane::from_device, move, p);
-    graph_.need(down, out_.update_task[c]);
-    graph_.need(out_.update_task[c], down, true);
-    return down;
+  /// None on a path.
+  [[nodiscard]] Place kept_at(Index c) const {
+    return graph_.placement[c].weight.in_memory() ? out_.groups[c].weight : Place{};
   }
 
   /// To `to` for its update and its pass, and to the path after the update. What does not learn is only read.
@@ -224,13 +231,15 @@ class WeightRoute {
     const auto bytes = graph_.weight_bytes(c);
     const Object what{ObjectKind::weight, c};
     const auto p = passes_.front();
-    const auto read = add_hop(graph_, Lane::read, Phase::forward, {what, {}, to, bytes}, order_.update(c));
+    const auto& hop = hop_from_home(c);
+    const auto& back = back_of(hop);
+    const auto read = add_hop(graph_, hop.lane, Phase::forward, {what, {}, to, bytes}, order_.update(c));
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
     graph_.need(graph_.task_of(p), read);
     out_.groups[c].weight = to;
-    if (!graph_.is_trainable(c)) return read;
+    if (!is_updated(c)) return read;
     const auto write =
-        add_hop(graph_, Lane::write, Phase::update, {what, to, {}, bytes}, around_update(graph_, Lane::write, c));
+        add_hop(graph_, back.lane, Phase::update, {what, to, {}, bytes}, around_update(graph_, back.lane, c));
     graph_.need(read, write, true);
     graph_.need(write, graph_.find_event(c, ChunkEvent::weight_updated));
     graph_.brings(read, graph_.find_event(c, ChunkEvent::weight_read));
@@ -246,6 +255,8 @@ class WeightRoute {
   }
 
   // From there to a device:
+  [[nodiscard]] static const Hop& hop_up() { return hop_between(TierKind::host, TierKind::device); }
+
   /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
   /// it is frozen.
   void read_in_place(Index p) {
@@ -260,7 +271,7 @@ class WeightRoute {
     if (copy_ != kNone) return;
     copy_ = at(p).here;
     const auto ends = [this](Index c) { return graph_.is_mine(c) != graph_.is_mine(c - 1); };
-    for (const auto& it : coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), ends)) {
+    for (const auto& it : parts_of(graph_, hop_up(), chunks_, size_of(), ends)) {
       if (!graph_.is_mine(it.chunks.first)) uploads_.push_back(upload(it, copy_, p));
     }
     graph_.lets_go(graph_.gathers[p], host_at(p).buffer);
@@ -279,11 +290,11 @@ class WeightRoute {
   void add_window(Index p) {
     const auto groups = copies(graph_.placement[chunks_.first].device_updated());
     const bool ahead = !is_asked() || p != passes_.front();
-    auto first = ahead ? around_pass(graph_, Lane::to_device, p) : order_.position(p), last = order_.position(p);
+    auto first = ahead ? around_pass(graph_, hop_up().lane, p) : order_.position(p), last = order_.position(p);
     for (const auto& it : groups) {
       if (!brings_master(it.chunks.first, p)) continue;
       first = std::min(first, order_.update(it.chunks.first));
-      last = std::max(last, around_update(graph_, Lane::from_device, it.chunks.end() - 1));
+      last = std::max(last, around_update(graph_, back_of(hop_up()).lane, it.chunks.end() - 1));
     }
     const auto window = graph_.add_buffer(BufferClass::window, host_bytes(p), first, last, TierKind::device);
     graph_.lets_go(graph_.task_of(p), window);
@@ -303,9 +314,9 @@ class WeightRoute {
   /// `apart`: what is trainable and what is not is sent at different times.
   [[nodiscard]] std::vector<Coalesced> copies(bool apart) const {
     const auto ends = [this](Index c) {
-      return is_trained(c) != is_trained(c - 1) || graph_.takes_change(c) != graph_.takes_change(c - 1);
+      return is_changed(c) != is_changed(c - 1) || graph_.takes_change(c) != graph_.takes_change(c - 1);
     };
-    return coalesce(chunks_, graph_.lookahead.coalesce_to, size_of(), apart ? Separate(ends) : Separate{});
+    return parts_of(graph_, hop_up(), chunks_, size_of(), apart ? Separate(ends) : Separate{});
   }
 
   [[nodiscard]] Bytes host_bytes(Index p) const { return out_.buffers[graph_.host_weights[p][object_].buffer].bytes; }
@@ -321,10 +332,10 @@ class WeightRoute {
     const auto& weights = host_at(p);
     const auto first = it.chunks.first;
     const Move move{{ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at}, {there, it.at}, it.bytes};
-    const auto up = bring(Lane::to_device, move, p);
+    const auto up = bring(hop_up(), move, p);
     const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
     graph_.need(up, gather);
-    out_.tasks[up].when.from_others = gather != kNone && is_trained(first);
+    out_.tasks[up].when.from_others = gather != kNone && is_changed(first);
     const bool master = brings_master(first, p);
     if (master) {
       out_.tasks[up].when.phase = Phase::forward;
@@ -341,6 +352,7 @@ class WeightRoute {
   StepGraph& graph_;
   const StepOrder& order_;
   Schedule& out_;
+  const WeightUse& use_;
   const Range chunks_;
   const std::vector<Index>& passes_;
   const std::size_t object_;
@@ -351,7 +363,7 @@ class WeightRoute {
 /// Objects that passes read together come from other processes by one gather.
 void follow(StepGraph& graph, const WeightUse& use) {
   std::vector<WeightRoute> routes;
-  for (const auto& chunks : use.objects) routes.emplace_back(graph, chunks, use.passes, routes.size());
+  for (std::size_t i = 0; i < use.objects.size(); ++i) routes.emplace_back(graph, use, i);
   for (std::size_t i = 0; i < use.passes.size(); ++i) {
     const auto p = use.passes[i];
     for (auto& it : routes) it.bring_to_host(i);

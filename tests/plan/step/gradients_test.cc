@@ -1,6 +1,4 @@
 // A gradient on its way from the pass that makes it to the update that takes it.
-#include "spillway/plan/step/gradients.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,13 +15,13 @@ struct Made {
   Index pass = kNone, first = kNone, write = kNone;
 };
 
-/// Of the first layer, whose gradient stays in memory or goes to a path.
+/// The gradient of the first layer, which stays in memory or goes to a path.
 Made make(bool stays, const Redo& redo) {
   const auto description = test::describe({.layers = 2, .tied = false});
   const auto layout = description.layout();
   const auto placement = test::placement_of(layout, {.gradient = stays});
   const Lookahead lookahead;
-  StepGraph graph(description, layout, placement, lookahead, redo);
+  StepGraph graph({description, layout, placement, lookahead, redo});
   add_block_passes(graph);
   add_updates(graph);
   add_weights(graph);
@@ -31,7 +29,7 @@ Made make(bool stays, const Redo& redo) {
   const auto block = graph.order.layers.front();
   out.pass = graph.order.backward.front();
   out.first = graph.chunk_of(block, 0);
-  add_gradient(graph, out.pass, out.first, graph.block(block).trainable_chunks);
+  add_gradients(graph);
   out.write = graph.write_grad[out.first];
   out.schedule = std::move(graph).freeze();
   return out;

@@ -15,7 +15,7 @@ class Graph : public ::testing::Test {
       : description_(test::describe({})),
         layout_(description_.layout()),
         placement_(test::placement_of(layout_)),
-        graph_(description_, layout_, placement_, lookahead_, redo_) {}
+        graph_({description_, layout_, placement_, lookahead_, redo_}) {}
 
   Index task() { return graph_.add(Task{}); }
 

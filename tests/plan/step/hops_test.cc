@@ -18,7 +18,7 @@ class Hops : public ::testing::Test {
       : description_(test::describe({.layers = 3})),
         layout_(description_.layout()),
         placement_(test::placement_of(layout_)),
-        graph_(description_, layout_, placement_, lookahead_, redo_) {
+        graph_({description_, layout_, placement_, lookahead_, redo_}) {
     add_block_passes(graph_);
   }
 
@@ -54,6 +54,25 @@ TEST_F(Hops, AWayBetweenAPathAndADeviceGoesByTheHost) {
   EXPECT_EQ(lanes(TierKind::host, TierKind::storage), std::vector<Lane>{Lane::write});
   EXPECT_TRUE(lanes(TierKind::host, TierKind::host).empty());
   for (const auto& hop : kHops) EXPECT_EQ(back_of(back_of(hop)).lane, hop.lane);
+}
+
+TEST_F(Hops, NeighboursGoTogetherOverALinkAndOneByOneToAPath) {
+  const auto chunks = [this](const Hop& hop, const Separate& separate = {}) {
+    std::vector<Index> out;
+    for (const auto& it : parts_of(
+             graph_, hop, {0, 4}, [](Index) { return Bytes{64}; }, separate)) {
+      EXPECT_EQ(it.bytes, 64 * it.chunks.count);
+      EXPECT_EQ(it.at, 64 * it.chunks.first);
+      out.push_back(it.chunks.count);
+    }
+    return out;
+  };
+  for (const auto& hop : kHops) {
+    EXPECT_EQ(hop.coalesces, is_link(hop.lane));
+    EXPECT_EQ(chunks(hop), hop.coalesces ? std::vector<Index>{4} : std::vector<Index>(4, 1));
+  }
+  const auto up = hops_between(TierKind::host, TierKind::device).front();
+  EXPECT_EQ(chunks(up, [](Index c) { return c == 3; }), (std::vector<Index>{3, 1}));
 }
 
 TEST_F(Hops, WhatStaysIsNotLetGo) {

@@ -1,10 +1,9 @@
 // A background refit joins the gradient that a pass has left before an update reads it.
-#include "spillway/plan/step/refits.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 

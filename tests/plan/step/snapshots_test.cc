@@ -18,7 +18,7 @@ TEST(Snapshots, OfWhatStaysAreWrittenInTurn) {
   const auto placement = test::placement_of(layout);
   const Lookahead lookahead;
   const Redo redo{.gradients = true, .period = 3};
-  StepGraph graph(description, layout, placement, lookahead, redo);
+  StepGraph graph({description, layout, placement, lookahead, redo});
   time_snapshots(graph);
   std::vector<std::uint32_t> turns(redo.period, 0);
   for (Index c = 0; c < graph.chunks(); ++c) {

@@ -72,6 +72,32 @@ TEST(Uses, OfGradientsNameThePassThatMakesThemOnce) {
   }
 }
 
+/// The uses of the update of a chunk by kind: weight, state, gradient.
+std::vector<Access> accesses_of(const Step& step, Index chunk) {
+  std::vector<Access> out;
+  for (const auto& use : uses_of_update(step.description, step.layout, chunk)) out.push_back(use.access);
+  return out;
+}
+
+TEST(Uses, OfAnUpdateChangeItsWeightAndItsStateAndTakeItsGradient) {
+  const Step apart({.layers = 2, .tied = false}), tied({.layers = 2, .tied = true});
+  const auto layer = static_cast<Index>(apart.layout.blocks()[apart.order.layers[0]].first_chunk);
+  const auto row = static_cast<Index>(apart.layout.blocks()[apart.order.embedding_block].first_chunk);
+  EXPECT_EQ(accesses_of(apart, layer), (std::vector{Access::change, Access::change, Access::read}));
+  EXPECT_EQ(accesses_of(apart, row).back(), Access::make) << "rows alone are its gradient";
+  EXPECT_EQ(accesses_of(tied, row).back(), Access::add) << "rows join the gradient of the head";
+}
+
+TEST(Uses, OfRowSumsAreThePassesOverATiedTable) {
+  const Step apart({.layers = 2, .tied = false}), tied({.layers = 2, .tied = true}), frozen({.frozen = "embed"});
+  EXPECT_EQ(row_sums_of(apart.order).passes, std::vector{apart.order.embedding_backward});
+  auto passes = tied.order.head_gradient;
+  passes.push_back(tied.order.embedding_backward);
+  EXPECT_EQ(row_sums_of(tied.order).passes, passes);
+  EXPECT_TRUE(std::ranges::is_sorted(passes));
+  EXPECT_TRUE(row_sums_of(frozen.order).passes.empty());
+}
+
 TEST(Uses, OfWhatALayerSpillsAreItsTwoPasses) {
   const Step step({.layers = 2});
   SavedPlacement saved{.blocks = std::vector<Saved>(step.layout.blocks().size(), Saved::recompute), .spilled = 4096};

@@ -24,7 +24,7 @@ class Weights : public ::testing::Test {
   /// A step's passes and updates, with weights placed so.
   struct Updated : StepGraph {
     Updated(const Weights& of, const Placement& placed)
-        : StepGraph(of.description_, of.layout_, placed, of.lookahead_, of.redo_) {
+        : StepGraph({of.description_, of.layout_, placed, of.lookahead_, of.redo_}) {
       add_block_passes(*this);
       add_updates(*this);
     }

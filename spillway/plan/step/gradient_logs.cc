@@ -1,0 +1,81 @@
+#include "spillway/plan/step/gradients.h"
+#include "spillway/plan/step/hops.h"
+
+namespace spillway::plan::step {
+namespace {
+
+/// The gradients of a pass, to the paths: from where they wait for their updates, over staging where they take two
+/// hops.
+class GradientLog {
+ public:
+  GradientLog(StepGraph& graph, const GradientUse& use) : graph_(graph), use_(use) {}
+
+  void run() {
+    const auto& home = graph_.placement[use_.chunks.first].gradient;
+    if (!home.in_memory()) return;
+    for (const auto& hop : hops_between(home.kind, TierKind::storage)) {
+      traits(hop.to).in_memory ? stage(hop) : write(hop);
+    }
+  }
+
+ private:
+  [[nodiscard]] Bytes size_of(Index c) const { return graph_.is_mine(c) ? graph_.grad_bytes(c) : 0; }
+
+  void stage(const Hop& hop) {
+    const auto pass = use_.made, from = graph_.gradients[use_.chunks.first].buffer;
+    const auto until = around_pass(graph_, hop.lane, pass);
+    staging_ = graph_.add_buffer(BufferClass::grad, graph_.out.buffers[from].bytes, graph_.order.position(pass), until);
+    for (const auto& it : parts_of(graph_, hop, use_.chunks, [this](Index c) { return size_of(c); })) {
+      const Object what{ObjectKind::gradient, it.chunks.first, it.chunks.count};
+      const Move move{what, {from, it.at}, {staging_, it.at}, it.bytes};
+      const auto copy = add_transfer(graph_, hop.lane, Phase::backward, move, until);
+      graph_.need(copy, graph_.task_of(pass));
+      graph_.out.buffers[from].earlier_tasks.push_back(copy);
+      graph_.fills(copy, staging_);
+      for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+        graph_.brings(copy, graph_.find_event(c, ChunkEvent::gradient_complete));
+      }
+    }
+  }
+
+  void write(const Hop& hop) {
+    for (auto c = use_.chunks.first; c < use_.chunks.end(); ++c) {
+      if (!graph_.is_mine(c)) continue;
+      const auto task = graph_.write_grad[c] = staging_ != kNone ? write_staged(hop, c) : write_kept(c);
+      graph_.need(task, graph_.find_event(c, ChunkEvent::gradient_complete));
+      graph_.need(task, graph_.find_event(c, ChunkEvent::gradient_refitted));
+    }
+  }
+
+  Index write_staged(const Hop& hop, Index c) {
+    const Place from{staging_, graph_.gradients[c].offset};
+    return add_hop(graph_, hop.lane, Phase::backward, {{ObjectKind::gradient, c}, from, {}, size_of(c)},
+                   graph_.out.buffers[staging_].last);
+  }
+
+  Index write_kept(Index c) {
+    const auto out =
+        add_gradient_log(graph_, {ObjectKind::gradient, c}, graph_.gradients[c], size_of(c), graph_.order.positions());
+    const bool adds = has_use(uses_of_update(graph_.description, graph_.layout, c), ObjectKind::gradient, Access::add);
+    if (adds) graph_.need(graph_.out.update_task[c], out, true);
+    return out;
+  }
+
+  StepGraph& graph_;
+  const GradientUse& use_;
+  Index staging_ = kNone;
+};
+
+}  // namespace
+
+Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
+  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
+  graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
+  return write;
+}
+
+void log_gradients(StepGraph& graph, const GradientUse& use) {
+  if (graph.redo.gradients) GradientLog(graph, use).run();
+}
+
+}  // namespace spillway::plan::step
