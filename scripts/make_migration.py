@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from spillway.config.foreign import OF_PEFT, OF_TRAINERS, advise
-from spillway.config.front_ends import OWN, SHARED
+from spillway.config.front_ends import METHODS, OWN, SHARED
 from spillway.config.keys import KEYS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,6 +149,7 @@ ABOUT = {
     "LoraConfig": "`method: lora` trains adapters; [the how-to](adapters.md) has the details.",
 }
 TAKEN = {
+    "adapter": f"taken: a directory of adapters means `lora_adapter`. In place of Axolotl's values: {METHODS}",
     "activation_checkpointing": "taken: `true` means `activation_recompute: all`",
     "bf16": "taken: `true` means `compute_dtype: bf16`",
     "fp16": "taken: `true` means `compute_dtype: fp16`",

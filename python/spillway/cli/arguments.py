@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.config import Config, read_file, resolve, unknown_key
-from spillway.config.aliases import ALIASES
+from spillway.config.aliases import ALIASES, SAME
 from spillway.config.keys import KEYS
 from spillway.config.values import FLAG, TEXT, Kind, parse_flag
 from spillway.errors import InputError
@@ -85,8 +85,8 @@ def take_option(arguments: Arguments, word: str, rest: list[str], own: tuple[tup
 
 
 def describe_kind(name: str) -> Kind:
-    if name in KEYS:
-        return KEYS[name].kind
+    if (key := SAME.get(name, name)) in KEYS:
+        return KEYS[key].kind
     return TEXT if name == "warmup_ratio" else FLAG
 
 

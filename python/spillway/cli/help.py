@@ -108,6 +108,8 @@ These other names are accepted:
 | `warmup_ratio`, a share | `warmup_steps` below 1 |
 | `bf16: true`, `fp16: true` | `compute_dtype: bf16`, `compute_dtype: fp16` |
 | `gradient_checkpointing`, `activation_checkpointing` | `activation_recompute`: `all` or `none`, with a notice |
+| `adapter`, a directory | `lora_adapter` |
+| `deterministic` | `full_determinism` |
 
 A key or a value whose feature is not in this release is refused by name.
 """

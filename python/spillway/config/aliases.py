@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from spillway.config.foreign import describe_foreign_value
+from spillway.config.keys import KEYS
 from spillway.config.values import parse_flag, parse_number
 from spillway.errors import InputError
 
 RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing")
-ALIASES = ("bf16", "fp16", "warmup_ratio", *RECOMPUTES)
+SAME = {"adapter": "lora_adapter", "deterministic": "full_determinism"}  # names whose values mean those of a key
+ALIASES = ("bf16", "fp16", "warmup_ratio", *RECOMPUTES, *SAME)
 
 
 def translate(raw: dict[str, Any], notices: list[str]) -> dict[str, Any]:
@@ -23,7 +26,24 @@ def translate(raw: dict[str, Any], notices: list[str]) -> dict[str, Any]:
     for name in RECOMPUTES:
         if raw.get(name) is not None:
             known["activation_recompute"] = recompute(name, raw[name], known.get("activation_recompute"), notices)
+    for name, key in SAME.items():
+        if raw.get(name) is not None:
+            known[key] = take_value(name, raw[name], key, known.get(key))
     return known
+
+
+def take_value(name: str, value: Any, key: str, given: Any) -> Any:
+    """The value of the key that `name` stands for. `given`: what the key has besides."""
+    if words := describe_foreign_value(name, value):
+        raise InputError(words)
+    kind = KEYS[key].kind
+    try:
+        meant = kind.parse(value)
+    except ValueError:
+        raise InputError(f"{name}: got {value!r}, expects {kind.expected}") from None
+    if given is not None and str(given).lower() != str(meant).lower():
+        raise InputError(f"{name}: {value} contradicts {key}: {given}; give only one of the two")
+    return meant
 
 
 def recompute(name: str, value: Any, given: Any, notices: list[str]) -> str:

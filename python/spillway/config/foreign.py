@@ -3,6 +3,8 @@ DPOConfig, PEFT's LoraConfig, and other names of this project's keys."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from spillway.config import front_ends
 
 HUB = "not supported: `push_to_hub` uploads once, at the end of the run"
@@ -260,6 +262,14 @@ def describe_foreign(name: str) -> str:
         return ""
     refusal = f"Spillway does not take this key of {name_owner(name)}"
     return f"{refusal}. N{words[1:]}. Remove the key" if words.startswith("not ") else f"{refusal}: {words}"
+
+
+def describe_foreign_value(name: str, value: object) -> str:
+    """The sentence that refuses another trainer's value of a name that Spillway takes, unless a directory has it."""
+    tool, values, words = front_ends.VALUES.get(name, ("", (), ""))
+    if str(value).lower() not in values or Path(str(value)).is_dir():
+        return ""
+    return f"{name}: Spillway does not take the value {value} of {tool}: {words}"
 
 
 def name_owner(name: str) -> str:

@@ -33,7 +33,6 @@ TOKENS = "not supported: change tokenizer and model before the run"
 TRACKER = "`report_to` names trackers; each reads its own environment variables"
 
 AXOLOTL = {
-    "adapter": "`method: lora`; for `qlora` with `load_in_4bit: true`",
     "added_tokens_overrides": TOKENS,
     "attn_implementation": ATTENTION,
     "auto_resume_from_checkpoints": "`resume_from_checkpoint: auto`",
@@ -293,17 +292,20 @@ DEEPSPEED = {
     "zero_optimization.stage3_prefetch_bucket_size": STAGING,
     "zero_optimization.sub_group_size": STAGING,
 }
+METHODS = "`method: lora`; for `qlora` with `load_in_4bit: true`"
+# Names of this project that have other values in a front end: the front end, those values, and the advice for them.
+VALUES = {"adapter": ("Axolotl", ("lora", "qlora"), METHODS)}
 # Names that a front end shares with this project, or with the trainers whose keys `foreign` has.
 SHARED = {
     "Axolotl": (
-        "adam_beta1", "adam_beta2", "adam_epsilon", "base_model", "bf16", "deepspeed", "eval_batch_size", "eval_steps",
-        "eval_strategy", "fp16", "fsdp", "fsdp_config", "gradient_accumulation_steps", "gradient_checkpointing",
-        "group_by_length", "hub_model_id", "learning_rate", "load_best_model_at_end", "load_in_4bit", "load_in_8bit",
-        "logging_steps", "lora_alpha", "lora_dropout", "lora_r", "lora_target_modules", "lora_target_parameters",
-        "lr_scheduler", "max_grad_norm", "max_steps", "micro_batch_size", "neftune_noise_alpha", "num_epochs",
-        "optimizer", "output_dir", "resume_from_checkpoint", "sample_packing", "save_only_model", "save_steps",
-        "save_strategy", "save_total_limit", "seed", "sequence_len", "tf32", "torch_compile", "trust_remote_code",
-        "warmup_ratio", "warmup_steps", "weight_decay",
+        "adam_beta1", "adam_beta2", "adam_epsilon", "adapter", "base_model", "bf16", "deepspeed", "eval_batch_size",
+        "eval_steps", "eval_strategy", "fp16", "fsdp", "fsdp_config", "gradient_accumulation_steps",
+        "gradient_checkpointing", "group_by_length", "hub_model_id", "learning_rate", "load_best_model_at_end",
+        "load_in_4bit", "load_in_8bit", "logging_steps", "lora_alpha", "lora_dropout", "lora_r", "lora_target_modules",
+        "lora_target_parameters", "lr_scheduler", "max_grad_norm", "max_steps", "micro_batch_size",
+        "neftune_noise_alpha", "num_epochs", "optimizer", "output_dir", "resume_from_checkpoint", "sample_packing",
+        "save_only_model", "save_steps", "save_strategy", "save_total_limit", "seed", "sequence_len", "tf32",
+        "torch_compile", "trust_remote_code", "warmup_ratio", "warmup_steps", "weight_decay",
     ),
     "LLaMA-Factory": (
         "bf16", "cutoff_len", "dataloader_num_workers", "dataset", "ddp_timeout", "deepspeed", "do_train",

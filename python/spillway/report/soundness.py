@@ -51,7 +51,13 @@ def make_record(entries: dict[str, Check]) -> Check:
 
 NUMBERS = make_mapping(is_number)
 TIERS: dict[str, Check] = {"name": is_text, "planned_peak": is_number, "capacity": is_number}
-EXPERTS: dict[str, Check] = {"share": is_number, "source": is_text}
+EXPERTS: Check = make_record({"share": is_number, "source": is_text})
+MET: dict[str, Check] = {
+    "mean": is_number,
+    "layers": NUMBERS,
+    "resident": is_number,
+    "planned": lambda value: value == {} or EXPERTS(value),
+}
 PLAN: dict[str, Check] = {
     "tiers": make_list(TIERS),
     "bytes": make_list({"class": is_text, "tier": is_text, "bytes": is_number}),
@@ -59,7 +65,7 @@ PLAN: dict[str, Check] = {
     "bottleneck": make_optional(is_text),
     "path_bytes_per_step": make_optional(make_mapping(NUMBERS)),
     "durability": is_text,
-    "experts_met": make_record(EXPERTS),
+    "experts_met": EXPERTS,
 }
 SUMMARY: dict[str, Check] = {
     "steps": is_count,
@@ -76,7 +82,7 @@ SUMMARY: dict[str, Check] = {
     "written": NUMBERS,
     "path_bytes": make_mapping(NUMBERS),
     "endurance_used": NUMBERS,
-    "experts_met": make_record({"mean": is_number, "layers": NUMBERS}),
+    "experts_met": make_record(MET),
     "ranks": make_list({"rank": is_count, "host": is_text, "waits": make_mapping(NUMBERS), "waited_for": NUMBERS}),
 }
 LATE: dict[str, Check] = {"at": is_number, "late": make_list({"rank": lambda value: True, "words": is_text})}

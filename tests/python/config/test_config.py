@@ -152,6 +152,21 @@ def test_old_and_other_names() -> None:
         configured("--gradient_checkpointing", "--activation_recompute", "3")
 
 
+def test_other_names_of_a_key_have_its_values() -> None:
+    assert (
+        configured("--adapter", "saved").lora_adapter == configured("--lora_adapter", "saved").lora_adapter == "saved"
+    )
+    assert (
+        configured("--no-deterministic").full_determinism
+        is configured("--deterministic", "0").full_determinism
+        is False
+    )
+    assert configured("--deterministic", "--full_determinism", "true").full_determinism is True
+    assert resolve({"deterministic": False}, {"full_determinism": True}).full_determinism is True
+    names = yaml.safe_load(configured("--adapter", "saved", "--deterministic").text())
+    assert names["lora_adapter"] == "saved" and not {"adapter", "deterministic"} & names.keys()
+
+
 @pytest.mark.parametrize(("given", "meant"), [("auto", "auto"), ("all", "all"), ("none", "none"), ("0", 0), ("12", 12)])
 def test_what_recomputes(given: str, meant: str | int) -> None:
     config = configured("--activation_recompute", given)
@@ -196,6 +211,9 @@ def test_what_spills(value: str) -> None:
         (["--bf16", "--compute_dtype", "fp32"], ["bf16", "compute_dtype"]),
         (["--fp16", "--bf16"], ["fp16", "bf16"]),
         (["--fp16", "--compute_dtype", "bf16"], ["fp16", "compute_dtype"]),
+        (["--deterministic=maybe"], ["deterministic", "'maybe'", "true or false"]),
+        (["--deterministic", "--no-full_determinism"], ["deterministic: True contradicts full_determinism: False"]),
+        (["--adapter", "a", "--lora_adapter", "b"], ["adapter: a contradicts lora_adapter: b"]),
     ],
 )
 def test_refused_by_name(words: list[str], parts: list[str]) -> None:

@@ -57,7 +57,7 @@ def test_a_key_keeps_its_name(name: str) -> None:
 
 
 def test_names_of_old() -> None:
-    assert {"warmup_ratio", "bf16", "gradient_checkpointing"} <= {*ALIASES, *KEYS}
+    assert {"warmup_ratio", "bf16", "gradient_checkpointing", "adapter", "deterministic"} <= {*ALIASES, *KEYS}
 
 
 def test_keys_of_transformers_that_are_not_taken_say_what_to_do() -> None:

@@ -14,10 +14,10 @@ import yaml
 from folders import REPOSITORY
 from needs import package
 from spillway.cli import main
-from spillway.config import normalised
+from spillway.config import normalised, resolve
 from spillway.config.aliases import ALIASES
 from spillway.config.foreign import FOREIGN, advise
-from spillway.config.front_ends import OWN, SHARED
+from spillway.config.front_ends import METHODS, OWN, SHARED, VALUES
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
 
@@ -124,6 +124,22 @@ def test_command_refuses_a_foreign_key_with_the_name_of_ours(
     file.write_text(yaml.safe_dump({given: 1}))
     assert main(["plan", str(file)]) == 2
     assert re.search(rf"{given}: Spillway does not take this key of .*: .*`{own}`", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("value", ["lora", "qlora"])
+def test_another_trainers_value_of_a_shared_name_is_refused_unless_a_directory_has_it(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--adapter", value]) == 2
+    refusal = f"adapter: Spillway does not take the value {value} of Axolotl: {METHODS}"
+    assert refusal in capsys.readouterr().err.replace("\n", " ")
+    (tmp_path / value).mkdir()
+    assert resolve({"adapter": value}, {}).lora_adapter == value
+
+
+def test_names_with_other_values_elsewhere_are_names_of_ours() -> None:
+    assert VALUES.keys() <= KNOWN and all(name in SHARED[tool] for name, (tool, *_) in VALUES.items())
 
 
 def test_key_of_two_front_ends_names_both() -> None:

@@ -79,7 +79,7 @@ def test_fa3_runs_where_a_run_gives_up_one_order(monkeypatch: pytest.MonkeyPatch
     assert handles[FA3].removed == 0
     assert device.place(resolve({"device": "cuda:0", "full_determinism": False}, {})).fa3_refusal == ""
     assert handles[FA3].removed == 1 and read_active() is None
-    wide = {"device": "cuda:0", "full_determinism": False, "compute_dtype": "fp32"}
+    wide = {"device": "cuda:0", "deterministic": False, "compute_dtype": "fp32"}
     assert device.place(resolve(wide, {})).fa3_refusal == "it computes in bf16 and fp16"
 
 

@@ -175,7 +175,7 @@ def test_dora_is_continued_checked_and_merged_to_the_bits_of_peft(
     resumed = [*words, "--max_steps", "2", "--resume_from_checkpoint", str(second / "checkpoint-1")]
     assert real_runs.here(given, tmp_path / "third", *resumed) == 0
     assert (first / ADAPTER).read_bytes() == (tmp_path / "third" / ADAPTER).read_bytes()
-    again = [*words, "--max_steps", "1", "--lora_adapter", str(first), "--load_in_4bit"]
+    again = [*words, "--max_steps", "1", "--adapter", str(first), "--load_in_4bit"]
     assert real_runs.here(given, tmp_path / "next", *again, "--learning_rate", "0") == 0
     began, ended = load_file(first / ADAPTER), load_file(tmp_path / "next" / ADAPTER)
     assert any("magnitude" in name for name in began)

@@ -144,6 +144,26 @@ def test_page_names_a_damaged_file_and_shows_the_rest(
             assert f"{list(rows(out / 'metrics.jsonl'))[-1]['loss']:.4f}" in page
 
 
+EXPERTS = {"mean": 0.5, "layers": {"0": 0.25, "1": 0.75}, "resident": 0.125, "planned": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_named"),
+    [({}, False), ({"planned": {"share": 0.5, "source": "even"}}, False), ({"resident": None}, True),
+     ({"planned": {"share": "half", "source": "even"}}, True), ({"planned": [1]}, True)],
+)  # fmt: skip
+def test_page_names_damaged_entries_of_experts(
+    change: dict[str, object], is_named: bool, undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed_run, out)
+    summary = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(summary | {"experts_met": EXPERTS | change}))
+    assert main(["report", str(out)]) == 0
+    error = capfd.readouterr().err
+    assert (f"{out / 'summary.json'} has `experts_met` as no run writes them" in error) is is_named, error
+
+
 def test_flipped_bit_in_a_compressed_timeline_is_named(
     undisturbed_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
