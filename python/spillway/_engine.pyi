@@ -531,6 +531,7 @@ class Saving:
         saves: int | None = None,
         limit: int | None = None,
         there: Sequence[int] | None = None,
+        whole: Sequence[int] | None = None,
         freed: int | None = None,
         small: int | None = None,
         beside: int | None = None,
@@ -542,6 +543,7 @@ class Saving:
     saves: int  # checkpoints that will be written, the last one included
     limit: int | None  # most of them that are kept; None: all
     there: list[int]
+    whole: list[int]
     freed: int  # bytes of what is removed before the first one is written
     small: int  # of each: configuration, tokenizer, log
     beside: int  # of the run: metrics, timeline, page

@@ -222,13 +222,16 @@ struct Saving {
   std::uint32_t saves = 0;             ///< checkpoints that will be written, the last one included
   std::optional<std::uint32_t> limit;  ///< most of them that are kept; empty: all
   std::vector<Bytes> there = {};       ///< bytes that removing each one that is there would free, oldest first
-  Bytes freed = 0;                     ///< bytes of what is removed before the first one is written
-  Bytes small = 0;                     ///< of each: configuration, tokenizer, log
-  Bytes beside = 0;                    ///< of the run: metrics, timeline, page
-  bool model_only = false;             ///< checkpoints without state
-  bool copies = false;                 ///< the final model is a copy of the last checkpoint's, not links to its files
-  bool adapters = false;               ///< what is saved of weights are those that are trained, as fp32
-  bool converted = false;              ///< weights are written a second time while a checkpoint is made
+  /// Numbers of those that hold all of the state whatever the durability is, counted from the first of `there`,
+  /// ascending. The newest of them stays beside the newest `limit` checkpoints.
+  std::vector<std::uint32_t> whole = {};
+  Bytes freed = 0;          ///< bytes of what is removed before the first one is written
+  Bytes small = 0;          ///< of each: configuration, tokenizer, log
+  Bytes beside = 0;         ///< of the run: metrics, timeline, page
+  bool model_only = false;  ///< checkpoints without state
+  bool copies = false;      ///< the final model is a copy of the last checkpoint's, not links to its files
+  bool adapters = false;    ///< what is saved of weights are those that are trained, as fp32
+  bool converted = false;   ///< weights are written a second time while a checkpoint is made
 };
 
 /// A file system that storage directories or output_dir lie on.

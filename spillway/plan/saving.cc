@@ -1,7 +1,9 @@
 #include "spillway/plan/saving.h"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 namespace spillway::plan {
 namespace {
@@ -32,11 +34,18 @@ Bytes states_of(const Description& description, const state::Layout& layout) {
   return out;
 }
 
+/// Bytes of a checkpoint.
+struct Sizes {
+  Bytes usual = 0, whole = 0;
+};
+
 /// The peak over all checkpoints that will be written, in the order in which they come and go.
 class Course {
  public:
-  Course(const Saving& saving, SavingNeed& out, Bytes transient)
-      : saving_(saving), out_(out), transient_(transient), kept_(saving.there.begin(), saving.there.end()) {}
+  Course(const Saving& saving, SavingNeed& out, const Sizes& sizes, Bytes transient)
+      : saving_(saving), out_(out), sizes_(sizes), transient_(transient) {
+    for (const auto bytes : saving.there) keep(bytes);
+  }
 
   void run() {
     now_ = -static_cast<std::int64_t>(saving_.freed);
@@ -53,21 +62,47 @@ class Course {
     out_.bytes = std::max(out_.bytes, static_cast<Bytes>(std::max<std::int64_t>(0, bytes)));
   }
 
+  struct Kept {
+    Bytes bytes = 0;
+    bool whole = false;
+  };
+
+  /// The checkpoint of the next number.
+  void keep(Bytes bytes) { kept_.push_back({bytes, is_whole(number_++)}); }
+
+  [[nodiscard]] bool is_whole(std::uint32_t number) const {
+    return sizes_.usual == sizes_.whole || std::ranges::binary_search(saving_.whole, number);
+  }
+
   void write() {
-    kept_.push_back(out_.checkpoint);
+    const auto bytes = is_whole(number_) ? sizes_.whole : sizes_.usual;
+    keep(bytes);
+    out_.checkpoint = std::max(out_.checkpoint, bytes);
     out_.at_once = std::max(out_.at_once, static_cast<std::uint32_t>(kept_.size()));
-    now_ += signed_of(out_.checkpoint);
+    now_ += signed_of(bytes);
     note(now_ + signed_of(transient_));
-    while (saving_.limit && kept_.size() > std::max(1U, *saving_.limit)) {
-      now_ -= signed_of(kept_.front());
-      kept_.pop_front();
-    }
+    if (saving_.limit && kept_.size() > std::max(1U, *saving_.limit)) remove_older(std::max(1U, *saving_.limit));
+  }
+
+  /// Keeps the newest `limit`, and the newest one that stands alone.
+  void remove_older(std::uint32_t limit) {
+    const auto newest = kept_.end() - limit;
+    const bool is_among = std::ranges::find(newest, kept_.end(), true, &Kept::whole) != kept_.end();
+    const auto older = std::make_reverse_iterator(newest);
+    const auto stays = is_among ? kept_.rend() : std::ranges::find(older, kept_.rend(), true, &Kept::whole);
+    std::vector<Kept> left(newest, kept_.end());
+    if (stays != kept_.rend()) left.insert(left.begin(), *stays);
+    for (const auto& it : kept_) now_ -= signed_of(it.bytes);
+    for (const auto& it : left) now_ += signed_of(it.bytes);
+    kept_ = std::move(left);
   }
 
   const Saving& saving_;
   SavingNeed& out_;
+  const Sizes sizes_;
   const Bytes transient_;  ///< beside a checkpoint while it is written
-  std::deque<Bytes> kept_;
+  std::uint32_t number_ = 0;
+  std::vector<Kept> kept_;
   std::int64_t now_ = 0;  ///< bytes that the file system has lost so far
 };
 
@@ -83,7 +118,8 @@ const FileSystem* of_output(const Budget& budget) {
 std::string in_words(const Budget& budget, const SavingNeed& saving) {
   const auto& asked = *budget.saving;
   return text("saving takes ", human(saving.bytes), " there (up to ", saving.at_once,
-              saving.at_once == 1 ? " checkpoint" : " checkpoints", " at once of ", human(saving.checkpoint), " each, ",
+              saving.at_once == 1 ? " checkpoint" : " checkpoints", " at once of ", asked.whole.empty() ? "" : "up to ",
+              human(saving.checkpoint), " each, ",
               asked.copies ? "the final model beside them" : "the final model as links to the last", ")");
 }
 
@@ -92,6 +128,7 @@ std::string advice(const Budget& budget, const SavingNeed& saving) {
   std::string out = "It would fit with an output_dir on another file system";
   if (saving.at_once > 1) out += asked.limit ? ", with a smaller --save_total_limit" : ", with --save_total_limit 1";
   if (asked.saves > 1) out += ", with larger --save_steps";
+  if (asked.saves > 1 && !asked.whole.empty()) out += " or --save_whole_steps";
   if (!asked.model_only && saving.checkpoint > 2 * saving.weights) out += ", with --save_only_model";
   return out;
 }
@@ -121,17 +158,19 @@ SavingNeed saving_need(const Description& description, const state::Layout& layo
   const auto headers = layout.tensors().size() * kHeader;
   SavingNeed out;
   out.weights = (saving.adapters ? adapter_bytes(layout) : weights_of(description, layout, false)) + headers;
-  out.checkpoint = out.weights + saving.small;
+  Sizes sizes{.usual = out.weights + saving.small, .whole = out.weights + saving.small};
   if (!saving.model_only) {
     const auto state = states_of(description, layout);
     const auto pieces = (weights_of(description, layout, false) + state) / MiB + layout.chunks().size() * 2;
+    sizes.whole += state + headers + (saving.adapters ? weights_of(description, layout, true) : 0);
     if (manifests) {
-      out.checkpoint += pieces * kManifestPiece + layout.chunks().size() * kManifestChunk;
+      sizes.usual += pieces * kManifestPiece + layout.chunks().size() * kManifestChunk;
     } else {
-      out.checkpoint += state + headers + (saving.adapters ? weights_of(description, layout, true) : 0);
+      sizes.usual = sizes.whole;
     }
   }
-  Course(saving, out, saving.converted ? out.weights : 0).run();
+  out.checkpoint = sizes.usual;
+  Course(saving, out, sizes, saving.converted ? out.weights : 0).run();
   return out;
 }
 

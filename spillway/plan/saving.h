@@ -8,12 +8,12 @@ namespace spillway::plan {
 
 struct SavingNeed {
   Bytes weights = 0;          ///< of one checkpoint: files of weights
-  Bytes checkpoint = 0;       ///< of one checkpoint, all of it
+  Bytes checkpoint = 0;       ///< of the largest checkpoint, all of it
   std::uint32_t at_once = 0;  ///< most checkpoints that exist at once, the one that is being written included
   Bytes bytes = 0;  ///< most that output_dir's file system loses from the start on, beside what its volumes take
 };
 
-/// `manifests`: checkpoints name places on the paths instead of holding the state.
+/// `manifests`: checkpoints name places on the paths instead of holding the state, except those of Saving::whole.
 [[nodiscard]] SavingNeed saving_need(const Description& description, const state::Layout& layout, const Saving& saving,
                                      bool manifests);
 

@@ -35,9 +35,10 @@ inline constexpr auto kFields<plan::SavedActivations> = std::tuple(
 template <>
 inline constexpr auto kFields<plan::Saving> = std::tuple(
     Field("saves", &plan::Saving::saves), Field("limit", &plan::Saving::limit), Field("there", &plan::Saving::there),
-    Field("freed", &plan::Saving::freed), Field("small", &plan::Saving::small), Field("beside", &plan::Saving::beside),
-    Field("model_only", &plan::Saving::model_only), Field("copies", &plan::Saving::copies),
-    Field("adapters", &plan::Saving::adapters), Field("converted", &plan::Saving::converted));
+    Field("whole", &plan::Saving::whole), Field("freed", &plan::Saving::freed), Field("small", &plan::Saving::small),
+    Field("beside", &plan::Saving::beside), Field("model_only", &plan::Saving::model_only),
+    Field("copies", &plan::Saving::copies), Field("adapters", &plan::Saving::adapters),
+    Field("converted", &plan::Saving::converted));
 
 template <>
 inline constexpr auto kFields<plan::FileSystem> = std::tuple(Field("name", &plan::FileSystem::name),

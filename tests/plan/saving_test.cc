@@ -74,6 +74,27 @@ TEST_F(SavingTest, WhatIsThereGoesWhenNewOnesCome) {
   EXPECT_LT(need({.saves = 1, .freed = one.checkpoint}).bytes, one.checkpoint / 8);
 }
 
+TEST_F(SavingTest, CheckpointsThatStandAloneHoldTheStateBesideManifests) {
+  const auto manifest = need({.saves = 1}, true), alone = need({.saves = 1}, false);
+  const auto mixed = need({.saves = 4, .whole = {1, 3}}, true);
+  EXPECT_EQ(mixed.checkpoint, alone.checkpoint);
+  EXPECT_GE(mixed.bytes, 2 * manifest.checkpoint + 2 * alone.checkpoint);
+  EXPECT_LT(mixed.bytes, 2 * manifest.checkpoint + 3 * alone.checkpoint);
+  EXPECT_EQ(need({.saves = 4, .whole = {1, 3}}).bytes, need({.saves = 4}).bytes) << "all stand alone";
+}
+
+TEST_F(SavingTest, TheNewestThatStandsAloneStaysBesideTheNewestCheckpoints) {
+  const auto manifest = need({.saves = 1}, true), alone = need({.saves = 1}, false);
+  const auto first = need({.saves = 6, .limit = 2, .whole = {0}}, true);
+  EXPECT_EQ(first.at_once, 4U) << "two that are kept, the one that stands alone, and one that is being written";
+  EXPECT_GE(first.bytes, alone.checkpoint + 3 * manifest.checkpoint);
+  const auto both = need({.saves = 6, .limit = 2, .whole = {0, 5}}, true);
+  EXPECT_GE(both.bytes, 2 * alone.checkpoint + 2 * manifest.checkpoint) << "until the newer one is there";
+  EXPECT_LT(need({.saves = 6, .limit = 2, .whole = {4, 5}}, true).bytes, 3 * alone.checkpoint);
+  const Saving resumed{.saves = 2, .limit = 1, .there = {alone.checkpoint, manifest.checkpoint}, .whole = {0, 3}};
+  EXPECT_GE(need(resumed, true).bytes, alone.checkpoint) << "the one that is there stays until the next is";
+}
+
 TEST_F(SavingTest, TheFinalModelIsACopyWhereThereAreNoLinks) {
   const auto linked = need({.saves = 1}), copied = need({.saves = 1, .copies = true});
   EXPECT_GE(copied.bytes, linked.bytes + copied.weights);

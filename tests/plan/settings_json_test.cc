@@ -24,7 +24,7 @@ EngineSettings full() {
                      .clipping = false,
                      .run = "a \"run\""};
   out.device = DeviceSettings{.name = "cuda:1", .links = {{.node = 4, .to_gpu_bytes_per_second = 8}}, .state = 0.5};
-  out.saving = Saving{.saves = 2, .limit = 1, .there = {9, 8}};
+  out.saving = Saving{.saves = 2, .limit = 1, .there = {9, 8}, .whole = {2}};
   out.file_systems = {{.name = "/", .free = 1, .paths = {0}, .output = true}};
   return out;
 }

@@ -44,6 +44,7 @@ def check(
     check_places(config)
     check_updates(config)
     check_replays(config)
+    check_saves(config)
     check_optimizer(config)
     check_method(config)
 
@@ -230,6 +231,13 @@ def check_updates(config: Config) -> None:
 def check_replays(config: Config) -> None:
     if config.replay_action != KEYS["replay_action"].default and config.replay_steps is None:
         raise InputError(f"replay_action: {config.replay_action} is for replayed steps; add --replay_steps N")
+
+
+def check_saves(config: Config) -> None:
+    if config.save_whole_steps is not None and config.save_only_model:
+        raise InputError(
+            "save_whole_steps: its checkpoints hold the state, and save_only_model leaves it out; remove one of them"
+        )
 
 
 def check_processes() -> None:

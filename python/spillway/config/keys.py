@@ -25,6 +25,7 @@ from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.pass_keys import PASSES
 from spillway.config.process_keys import PROCESSES
 from spillway.config.replay_keys import REPLAYS
+from spillway.config.save_keys import SAVES
 from spillway.config.values import (
     DEVICE,
     FLAG,
@@ -110,9 +111,7 @@ GROUPS: dict[str, list[Key]] = {
         ),
         Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl. Below 1: a share of all steps"),
         Key("eval_steps", INTERVAL, None, "steps between evaluations. Below 1: a share of all steps"),
-        Key("save_steps", INTERVAL, None, "steps between checkpoints. Below 1: a share", "only the last step is saved"),
-        Key("save_total_limit", whole(1), None, "number of newest checkpoints to keep", "all are kept"),
-        Key("save_only_model", FLAG, False, "checkpoints hold only the model, and cannot be resumed from"),
+        *SAVES,
         Key(
             "eval_strategy",
             STRATEGY,

@@ -147,7 +147,8 @@ class OwnRun:
             start, saving = self._run.start, None
             self._run.config = self._config
             if self._world.leads:
-                saving = room.estimate_saving(config, start, self._state.step, saves=1, rows=config.max_steps)
+                saves = [self._run.alone]
+                saving = room.estimate_saving(config, start, self._state.step, saves, rows=config.max_steps)
             keeping = self._run.keep(len(self._run.manifests()), saving)
         own = None
         if self._module is not None:

@@ -45,7 +45,7 @@ class Server:
     url: str
     update: Callable[[Path], Any] | Sequence[str] | None = None
     model: str | None = None  # as requests name it; None: the only one that the server lists
-    directory: str | Path | None = None  # where weights are saved, for both to see; None: inside output_dir
+    directory: str | Path | None = None  # where weights are saved, in a folder of each run; None: inside output_dir
     key: str | None = None  # sent as a bearer token
     timeout: float = 600.0  # seconds for a completion, an update, and a start
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,8 @@ class ServerSampler:
         session, step = self._trainer.session, int(self._trainer.state.global_step)  # type: ignore[attr-defined]
         if self._delivered is not None and self._delivered[0] is session and self._delivered[1] == step:
             return
-        folder = Path(self._server.directory or Path(self._trainer.args.output_dir) / FOLDER).absolute()
+        own, shared = self._trainer.args.output_dir, self._server.directory
+        folder = (Path(shared) / name_run(own) if shared else Path(own) / FOLDER).absolute()
         place = folder / f"step-{step}"
         make_own_directory(place)
         self._trainer.write_for_server(place)
@@ -144,7 +146,7 @@ class ServerSampler:
     def _load_adapter(self, place: Path, step: int) -> None:
         """Under a name of its own, so that the server mixes it up with none before."""
         server, before = self._server, self._name
-        self._name = f"{ADAPTER}-{self._trainer.session.run[:8]}-{step}"
+        self._name = f"{ADAPTER}-{name_run(self._trainer.args.output_dir)}-{step}"
         for name in {before, self._name} - {""}:
             with contextlib.suppress(Refused):  # of a process that was killed, or none
                 server.ask("/v1/unload_lora_adapter", {"lora_name": name})
@@ -215,6 +217,11 @@ class ServerSampler:
         if not self._warned:
             self._warned = True
             LOGGER.warning(RETOKENIZED)
+
+
+def name_run(output_dir: str | None) -> str:
+    """A name of the run in this directory, which a process that resumes it uses again, and no other run."""
+    return hashlib.sha256(str(Path(output_dir or "").absolute()).encode()).hexdigest()[:12]
 
 
 def is_own_directory(place: Path) -> bool:

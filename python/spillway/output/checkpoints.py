@@ -17,7 +17,17 @@ from pathlib import Path
 from spillway.base.files import flush
 from spillway.errors import InputError
 from spillway.output import saved
-from spillway.output.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_lists
+from spillway.output.directory import (
+    INDICES,
+    MANIFEST,
+    MODEL_FILES,
+    RESULTS,
+    checkpoints,
+    manifests,
+    newest_alone,
+    remove,
+    remove_lists,
+)
 from spillway.output.records import METRICS, keep_rows_until
 
 Release = Callable[[bytes], None]  # the content of a manifest whose checkpoint is gone
@@ -96,9 +106,7 @@ def discard_link(link: Path, release: Release) -> str:
     content = content_of(target / MANIFEST)
     if content is not None:
         try:
-            remove(target / GIVEN_UP)
-            os.replace((target / MANIFEST).parent, target / GIVEN_UP)
-            flush(target)
+            give_up(target)
             words += ", as a model; nothing can be resumed from it, since its state lay on the storage paths"
         except OSError as error:
             content = None  # it names its places, so they are kept while this process lives
@@ -108,6 +116,21 @@ def discard_link(link: Path, release: Release) -> str:
     if content is not None:
         release(content)
     return words
+
+
+def give_up(checkpoint: Path) -> None:
+    """Leaves a model of a checkpoint whose state lies on the storage paths."""
+    remove(checkpoint / GIVEN_UP)
+    os.replace((checkpoint / MANIFEST).parent, checkpoint / GIVEN_UP)
+    flush(checkpoint)
+
+
+def give_up_all(output_dir: Path) -> list[str]:
+    """Leaves models of the checkpoints whose state lay on volumes that are not there. Returns notices for a person."""
+    lost = [path for _, path in manifests(output_dir)]
+    for path in lost:
+        give_up(path)
+    return [f"{path.name} stays as a model: its state lay on volumes that are not there" for path in lost]
 
 
 def content_of(manifest: Path) -> bytes | None:
@@ -126,11 +149,13 @@ def tried(checkpoint: Path, release: Release) -> list[str]:
     return [words] if words else []
 
 
-def keep_newest(output_dir: Path, limit: int | None, release: Release) -> list[str]:
-    """Returns what a person should know of what was removed."""
+def keep_newest(output_dir: Path, limit: int | None, release: Release, keeps_whole: bool = False) -> list[str]:
+    """Returns what a person should know of what was removed. `keeps_whole`: the newest that stands alone stays, too."""
     if limit is None:
         return []
-    return [words for _, path in checkpoints(output_dir)[:-limit] for words in tried(path, release)]
+    older = [path for _, path in checkpoints(output_dir)[:-limit]]
+    alone = newest_alone(output_dir) if keeps_whole else None
+    return [words for path in older if path != alone for words in tried(path, release)]
 
 
 def go_back(output_dir: Path, step: int, release: Release) -> list[str]:

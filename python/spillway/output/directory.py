@@ -55,6 +55,7 @@ class Start:
     fresh: bool = True  # with neither, the run may begin with the model's weights
     clear: bool = False  # a fresh start removes the run that is there
     keeps_teacher: bool = False  # and leaves what a teacher gave for its rows
+    volumes_gone: bool = False  # those that held the state of checkpoints; new ones take their places
     paths: Sequence[StoragePath] = field(default=(), compare=False)  # of the run
 
     def held(self) -> tuple[Path, ...]:
@@ -155,7 +156,8 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
         fresh = not precious and has_teacher_begun(config, output_dir)
     clear = resume is None and bool(run_files(output_dir))
     keeps_teacher = config.objective_entry.has_teacher and not config.overwrite
-    return Start(output_dir, resume, durable, fresh, clear, keeps_teacher, config.paths)
+    gone = resume is not None and not on_paths and stands_alone(resume) and bool(config.paths)
+    return Start(output_dir, resume, durable, fresh, clear, keeps_teacher, gone, config.paths)
 
 
 def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | None = None) -> list[Path]:
@@ -177,10 +179,14 @@ def left_out(config: Config, output_dir: Path, others: Sequence[Path]) -> list[P
     return volumes.of_run(read_previous_paths(output_dir), known.run)
 
 
+def stands_alone(checkpoint: Path) -> bool:
+    """True if the checkpoint holds all that a resume needs."""
+    return (checkpoint / RUN_STATE).is_file() and not (checkpoint / MANIFEST).is_file()
+
+
 def newest_alone(output_dir: Path) -> Path | None:
     """The newest checkpoint from which any number of processes goes on."""
-    alone = [path for _, path in checkpoints(output_dir) if (path / RUN_STATE).is_file()]
-    return next((path for path in reversed(alone) if not (path / MANIFEST).is_file()), None)
+    return next((path for _, path in reversed(checkpoints(output_dir)) if stands_alone(path)), None)
 
 
 def is_precious(path: Path) -> bool:
@@ -263,6 +269,12 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
         found = newest_resumable(output_dir)
         if found is None and asked is True and not on_paths and not has_teacher_begun(config, output_dir):
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir, config.paths)}")
+        if found and not on_paths and not stands_alone(found) and (alone := newest_alone(output_dir)):
+            raise InputError(
+                f"resume_from_checkpoint: the state of {found} lies on storage paths, and none of the run's volumes is "
+                "there; mount them again, or go back to a checkpoint that stands alone: --resume_from_checkpoint "
+                f"{alone}"
+            )
         return found
     path = Path(asked)
     if path.resolve() == output_dir.resolve() and (found := newest_resumable(output_dir)):

@@ -115,13 +115,14 @@ class EngineState:
             with suppress(Exception):
                 save(directory)
 
-    def save(self, directory: Path) -> None:
-        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
+    def save(self, directory: Path, alone: bool = False) -> None:
+        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/. `alone`: also
+        what lies on the storage paths."""
         state = directory / STATE
         if self._writes:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with translated():
-            if self._durable and not self._alone and on_paths(self._plan, "state"):
+            if self._durable and not (alone or self._alone) and on_paths(self._plan, "state"):
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self.steps)

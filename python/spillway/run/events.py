@@ -28,7 +28,11 @@ class Events:
         return self.config.eval_strategy != "no" and (step == self.steps or self.due("eval", step))
 
     def save_due(self, step: int) -> bool:
-        return step == self.steps or self.due("save", step)
+        return step == self.steps or self.due("save", step) or self.whole_due(step)
+
+    def whole_due(self, step: int) -> bool:
+        """True if the checkpoint of the step stands alone."""
+        return self.config.save_whole_steps is not None and step % self.interval("save_whole_steps") == 0
 
     def due(self, kind: str, step: int) -> bool:
         strategy = getattr(self.config, f"{kind}_strategy")

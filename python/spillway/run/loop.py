@@ -302,7 +302,7 @@ class Loop:
         place = self.output_dir / f"checkpoint-{self.state.step}"
         self.session.save_model(place)
         if with_state:
-            self.session.save_state(place)
+            self.session.save_state(place, self.work.events.whole_due(self.state.step))
         return place
 
     def write(self, with_state: bool) -> Path:
@@ -322,7 +322,7 @@ class Loop:
         written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.run.metrics.path)
         write_json(place / "trainer_state.json", written)
         if with_state:
-            self.session.save_state(place)
+            self.session.save_state(place, self.work.events.whole_due(self.state.step))
             self.state.save(place)
             for each in self.references.values():
                 each.copy(place)

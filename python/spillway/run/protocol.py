@@ -29,6 +29,7 @@ class Saving:
     saves: int  # checkpoints that are to come
     limit: int | None = None  # most that are kept
     there: tuple[int, ...] = ()  # bytes that removing each one that is there would free, oldest first
+    whole: tuple[int, ...] = ()  # numbers of those that stand alone by `save_whole_steps`, from the first of `there` on
     freed: int = 0  # bytes of what is removed before the first one is written
     small: int = 0  # bytes of each beside tensors
     beside: int = 0  # bytes of the run's own files
@@ -186,9 +187,10 @@ class SessionProtocol(Protocol):
     def save_weights_alone(self, directory: Path) -> None:
         """Saves the trained weights, and the other files that can be saved, after a save has failed."""
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path, alone: bool = False) -> None:
         """Writes the state that the model files lack to continue bit by bit, under directory/spillway/. That is a
-        manifest of where it lies on the storage paths, or the state itself where none of it lies there durably."""
+        manifest of where it lies on the storage paths, or the state itself where none of it lies there durably.
+        `alone`: the state itself in any case."""
 
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since the session opened them: their bytes are there until it

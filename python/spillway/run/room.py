@@ -36,20 +36,23 @@ LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one na
 
 
 def estimate_saving(
-    config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0, once: int = 0
+    config: Config, start: Start, begun: int, saves: Sequence[bool], rows: int, also: int = 0, once: int = 0
 ) -> Saving:
-    """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
-    `also`: bytes that the run keeps of its data, and each checkpoint with it; `once`: that the run keeps alone."""
+    """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it, each true if it stands
+    alone on a path's run; `rows`: that it logs; `also`: bytes that the run keeps of its data, and each checkpoint with
+    it; `once`: that the run keeps alone."""
     rows = max(0, rows)
     there = [] if start.clear else directory.checkpoints(start.output_dir)
     gone = [path for step, path in there if step > begun and start.resume is not None and not start.durable]
     kept = [path for _, path in there if path not in gone]
     removed = directory.removed_files(start) if start.clear else gone
+    stay = [config.save_whole_steps is not None and directory.stands_alone(path) for path in kept]
     return Saving(
         output_dir=start.output_dir,
-        saves=saves,
+        saves=len(saves),
         limit=config.save_total_limit,
         there=tuple(map(freeable, kept)),
+        whole=tuple(number for number, alone in enumerate([*stay, *saves]) if alone),
         freed=sum(map(freeable, removed)),
         small=tokenizer_bytes(config) + FILE_BYTES + rows * ROW_BYTES + also,
         beside=RUN_BYTES + rows * ROW_BYTES + also + once,
@@ -114,6 +117,7 @@ def add_files(made: EngineSettings, config: Config, saving: Saving | None, conve
         saves=saving.saves,
         limit=saving.limit,
         there=list(saving.there),
+        whole=list(saving.whole),
         freed=saving.freed,
         small=saving.small + carried,
         beside=saving.beside + (carried if copies else 0),

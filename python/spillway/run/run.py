@@ -92,6 +92,9 @@ class Run:
         """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
         recovered from the storage paths."""
         self.identity.durability = session.plan.get("durability", "none")
+        if self.start.volumes_gone and self.identity.durability != "none":
+            for words in self.world.agreed(lambda: checkpoints.give_up_all(self.output_dir)):
+                self.note(words)
         hub.fetch_weights(self.config, tell)
         fixed = self.identity.fixed
         if self.config.init == "pretrained" and BASE not in fixed:
@@ -170,7 +173,8 @@ class Run:
 
     def keep_newest(self, session: SessionProtocol) -> None:
         """Removes checkpoints beyond `save_total_limit`."""
-        for words in checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, session.release):
+        limit, keeps_whole = self.config.save_total_limit, self.config.save_whole_steps is not None
+        for words in checkpoints.keep_newest(self.output_dir, limit, session.release, keeps_whole):
             self.note(words)
 
     def write_model(self, fill: Callable[[Path], None]) -> None:

@@ -309,10 +309,10 @@ class EngineSession:
         self._running()
         self._state.save_weights_alone(directory)
 
-    def save_state(self, directory: Path) -> None:
-        """Writes the state that the model files lack to continue bit by bit, under directory/spillway/."""
+    def save_state(self, directory: Path, alone: bool = False) -> None:
+        """Writes the state that the model files lack, under directory/spillway/. `alone`: also that on the paths."""
         self._running()
-        self._state.save(directory)
+        self._state.save(directory, alone)
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""

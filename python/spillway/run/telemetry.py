@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one 
 IN_THE_HEAP = ("working set", "saved activations", "logits")  # classes of a plan's bytes that PyTorch takes
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 WHOLE = 2  # rounds begun since a trim, of which one has ended
+SHARE_OF_TIME, RESERVE = 0.05, 2.0  # of the time that passes, what trims for the plan may take; seconds that add up
 
 
 class Telemetry:
@@ -183,23 +186,72 @@ def count_updates(counters: Counters) -> dict[str, dict[str, float]]:
     return {name: {"elements": it.elements, "seconds": it.seconds} for name, it in counters.updates.items()}
 
 
+class Allowance:
+    """Seconds that trims may take: a reserve at the start, which a share of the time that passes fills up again."""
+
+    def __init__(self) -> None:
+        self._left, self._counted = RESERVE, time.perf_counter()
+
+    def is_left(self) -> bool:
+        now = time.perf_counter()
+        self._left = min(RESERVE, self._left + SHARE_OF_TIME * (now - self._counted))
+        self._counted = now
+        return self._left > 0
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        """Takes off the seconds for which it is open."""
+        began = time.perf_counter()
+        yield
+        self._left -= time.perf_counter() - began
+
+
+class Bound:
+    """A limit of the process's size, and the mark above which a look trims for it.
+
+    If one round of passes reaches the mark again after a trim, that size is working set, and the mark rises by half of
+    the room below the limit. If a pass exceeds the limit, the mark falls below the size from which it grew. If no trim
+    could have prevented that, the limit no longer counts, and the mark follows the working set.
+    """
+
+    def __init__(self, limit: int, margin: int) -> None:
+        self.mark = limit - margin  # largest size without a trim
+        self._limit = limit
+        self._ceiling: int | None = limit  # of the mark; None: no trim holds the limit
+
+    def learn(self, size: int, last: int, in_use: int) -> None:
+        """A pass has left the process with `size` bytes, after `last`; a trim leaves `in_use`."""
+        if self._ceiling is None or size <= self._limit:
+            return
+        if last - in_use <= max(REGROWTH, size - self._limit):
+            self._ceiling = None
+        else:
+            self._ceiling = self.mark = min(self.mark, self._ceiling, last - 1)
+
+    def raise_mark(self, size: int) -> None:
+        if self._ceiling is None:
+            self.mark = max(self.mark, size + REGROWTH)
+        else:
+            self.mark = min(size + max(0, self._limit - size) // 2, self._ceiling)
+
+
 class HeapWatch:
     """Holds the process to its plan: products of many shapes wear holes into the heap, which a trim gives back.
 
-    A trim costs time, and passes take their working set again. A look therefore trims above a mark. If one round of
-    passes reaches the mark again after a trim, that size is working set, and the mark rises by half of the room below
-    the limit. If a pass exceeds the limit, looks trim at the size from which it grew. If no trim could have prevented
-    that, the limit no longer counts, and the mark follows the working set.
+    A trim costs time, and passes take their working set again. A look therefore trims above marks alone. Trims for the
+    plan's peak share an allowance of time. Trims for the memory budget, which may be larger, do not.
     """
 
     def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
-        self._limit = nodes.memory_peak(plan)
-        self._mark = self._limit - max(HOLES, int(SHARE_OF_HOLES * work_bytes))  # largest size without a trim
-        self._ceiling: int | None = self._limit  # of the mark; None: no trim holds the limit
+        peak, heap = nodes.memory_peak(plan), plan["tiers"][0]
+        margin = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
+        self._watches = peak > 0
+        self._plan = Bound(peak, margin)
+        self._budget = Bound(peak + heap["capacity"] - heap["planned_peak"], margin)
+        self._allowance = Allowance()
         self._last = 0  # size after the last look
         self._rounds = WHOLE  # begun since the last trim
-        dram = plan["tiers"][0]["name"]
-        parts = (part for part in plan["bytes"] if part["tier"] == dram and part["class"] in IN_THE_HEAP)
+        parts = (part for part in plan["bytes"] if part["tier"] == heap["name"] and part["class"] in IN_THE_HEAP)
         self._room = sum(part["bytes"] for part in parts)
         self.in_use = 0  # bytes of the process that stayed when the heap was given back last
 
@@ -213,35 +265,24 @@ class HeapWatch:
 
     def look(self) -> None:
         """Between two passes."""
-        if not self._limit:
+        if not self._watches:
             return
         size = process_memory.resident()
-        if self._ceiling is not None and size > self._limit:
-            self._ceiling = self._lower_ceiling(self._ceiling, size - self._limit)
-        if size > max(self._mark, self.in_use + REGROWTH):
-            self._trim()
-            if self._rounds < WHOLE:
-                self._raise_mark(size)
+        for bound in (self._plan, self._budget):
+            bound.learn(size, self._last, self.in_use)
+        passed = [bound for bound in (self._plan, self._budget) if size > bound.mark]
+        if size > self.in_use + REGROWTH and passed and (self._budget in passed or self._allowance.is_left()):
+            with self._allowance.spend():
+                self._trim(passed[-1].mark)
+            for bound in passed if self._rounds < WHOLE else ():
+                bound.raise_mark(size)
             self._rounds, size = 0, self.in_use
         self._last = size
 
-    def _lower_ceiling(self, ceiling: int, excess: int) -> int | None:
-        """The ceiling after a pass that exceeded the limit by so many bytes."""
-        if self._last - self.in_use <= max(REGROWTH, excess):
-            return None
-        self._mark = min(self._mark, ceiling, self._last - 1)
-        return self._mark
-
-    def _raise_mark(self, size: int) -> None:
-        if self._ceiling is None:
-            self._mark = max(self._mark, size + REGROWTH)
-        else:
-            self._mark = min(size + max(0, self._limit - size) // 2, self._ceiling)
-
-    def _trim(self) -> None:
+    def _trim(self, mark: int) -> None:
         """Gives back what is free; collects garbage only if that is not enough, since it takes most of the time."""
         process_memory.trim()
-        if process_memory.resident() > self._mark:
+        if process_memory.resident() > mark:
             process_memory.give_back()
         self._measure()
 

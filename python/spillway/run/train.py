@@ -335,7 +335,8 @@ class Training:
 
 def count_checkpoints(config: Config, work: Work, held: list[tuple[int, Path]]) -> int:
     """The most checkpoints that hold places on the storage paths at once; `held`: those that do already."""
-    saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
+    due, alone = work.events.save_due, work.events.whole_due
+    saves = {step for step in range(1, work.steps) if due(step) and not alone(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:
         count = min(count, max(config.save_total_limit, len(held)) + 1)
@@ -348,7 +349,8 @@ def saving(run: Run, work: Work, begun: int, stored: int = 0) -> Saving:
     config, start = run.config, run.start
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
-    saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
+    due, alone = work.events.save_due, work.events.whole_due
+    saves = [run.alone or alone(step) for step in range(begun + 1, work.steps + 1) if due(step)]
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
     return room.estimate_saving(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 

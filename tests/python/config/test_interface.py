@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "weight_decay": 0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0,
     "seed": 42, "data_seed": 42,
     "logging_steps": 1, "eval_steps": None, "save_steps": None, "save_total_limit": None, "save_only_model": False,
+    "save_whole_steps": None,
     "report_to": [], "eval_strategy": "no", "save_strategy": "no",
     "push_to_hub": False, "hub_model_id": None, "hub_private_repo": None, "hub_token": None, "hub_strategy": "end",
     "resume_from_checkpoint": None, "objective": "sft",

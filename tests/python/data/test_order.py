@@ -63,7 +63,7 @@ def test_evaluations_read_in_file_order() -> None:
 def due(keys: dict[str, object], steps: int = 10, rows: int = 8) -> dict[str, list[int]]:
     config = resolve(keys, {})
     events = Events(config, Order(rows, 1, 2, 0), steps)
-    kinds = {"log": events.log_due, "eval": events.evaluation_due, "save": events.save_due}
+    kinds = {"log": events.log_due, "eval": events.evaluation_due, "save": events.save_due, "whole": events.whole_due}
     return {name: [step for step in range(1, steps + 1) if asked(step)] for name, asked in kinds.items()}
 
 
@@ -83,6 +83,9 @@ def due(keys: dict[str, object], steps: int = 10, rows: int = 8) -> dict[str, li
         ({"save_steps": 0.5}, "save", [5, 10]),
         ({"save_strategy": "epoch"}, "save", [4, 8, 10]),
         ({"save_strategy": "no", "save_steps": 2}, "save", [10]),
+        ({"save_whole_steps": 4}, "save", [4, 8, 10]),
+        ({"save_whole_steps": 4}, "whole", [4, 8]),
+        ({"save_steps": 5, "save_whole_steps": 0.4}, "save", [4, 5, 8, 10]),
     ],
 )
 def test_what_is_due_when(keys: dict[str, object], kind: str, steps: list[int]) -> None:

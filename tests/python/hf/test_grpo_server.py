@@ -22,7 +22,7 @@ from needs import package
 from spillway.errors import InputError, SpillwayError
 from spillway.hf import Server, load
 from spillway.integrations.server import check_server
-from spillway.integrations.server_sampling import MARK
+from spillway.integrations.server_sampling import MARK, name_run
 from test_grpo import close, same_weights
 from test_grpo_trainer import CASES, MORE, STEPS, Watched, prompts, storage_keys
 from test_grpo_trainer import given as given  # a fixture
@@ -197,7 +197,8 @@ def test_adapters_are_handed_over_alone(given: Path, tmp_path: Path) -> None:
 
 def test_a_directory_of_the_user_s_keeps_all_that_spillway_did_not_make(given: Path, tmp_path: Path) -> None:
     """Directories of a run that was killed are removed, and those with the same form of name stay."""
-    shared, killed = tmp_path / "shared", tmp_path / "shared" / "step-7"
+    shared = tmp_path / "shared" / name_run(str(tmp_path / "out"))
+    killed = shared / "step-7"
     for name in ("step-7", "step-8", "step-best"):
         (shared / name).mkdir(parents=True)
         (shared / name / "model.safetensors").write_text("weights")
@@ -207,17 +208,29 @@ def test_a_directory_of_the_user_s_keeps_all_that_spillway_did_not_make(given: P
     (shared / "step-9").symlink_to(killed)
     (shared / "step-0").mkdir()  # a run was killed before it had the mark
     with completions.serving(given / "model") as server:
-        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=shared), {"max_steps": 2})
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=shared.parent), {"max_steps": 2})
         trainer.train()
     assert sorted(place.name for place in shared.iterdir()) == ["step-1", "step-8", "step-9", "step-best"]
     assert (shared / "step-8" / "model.safetensors").read_text() == "weights"
     assert (shared / "step-best" / "model.safetensors").read_text() == "weights"
 
 
+def test_runs_that_share_a_directory_keep_the_weights_of_each_other(given: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    with completions.serving(given / "model") as server:
+        for name in ("one", "other"):
+            trainer = streamed(given, tmp_path / name, Server(server.url, directory=shared), {"max_steps": 2})
+            trainer.train()
+    folders = {name_run(str(tmp_path / name)) for name in ("one", "other")}
+    assert {place.name for place in shared.iterdir()} == folders and len(folders) == 2
+    assert all((shared / name / "step-1" / "model.safetensors").is_file() for name in folders)
+
+
 @pytest.mark.parametrize("kind", ["directory", "file", "link"])
 def test_a_place_that_spillway_did_not_make_is_refused(given: Path, tmp_path: Path, kind: str) -> None:
-    place, kept = tmp_path / "shared" / "step-0", tmp_path / "kept"
-    place.parent.mkdir()
+    shared, kept = tmp_path / "shared", tmp_path / "kept"
+    place = shared / name_run(str(tmp_path / "out")) / "step-0"
+    place.parent.mkdir(parents=True)
     if kind == "file":
         place.write_text("weights")
     else:
@@ -227,7 +240,7 @@ def test_a_place_that_spillway_did_not_make_is_refused(given: Path, tmp_path: Pa
     if kind == "link":
         place.symlink_to(kept)
     with completions.serving(given / "model") as server:
-        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=place.parent))
+        trainer = streamed(given, tmp_path / "out", Server(server.url, directory=shared))
         with pytest.raises(InputError, match="step-0 exists and is not a directory that Spillway made.* directory="):
             trainer.train()
     assert (place if kind == "file" else place / "model.safetensors").read_text() == "weights"

@@ -202,6 +202,12 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert len(directory.checkpoints(tmp_path)) == 4
     checkpoints.keep_newest(tmp_path, 2, unexpected)
     assert [step for step, _ in directory.checkpoints(tmp_path)] == [20, 100]
+    (tmp_path / "checkpoint-100" / directory.MANIFEST).write_bytes(b"places")
+    checkpoints.keep_newest(tmp_path, 1, unexpected, keeps_whole=True)
+    assert [step for step, _ in directory.checkpoints(tmp_path)] == [20, 100]
+    checkpoint(tmp_path, 200)
+    checkpoints.keep_newest(tmp_path, 1, lambda manifest: None, keeps_whole=True)
+    assert [step for step, _ in directory.checkpoints(tmp_path)] == [200]
 
 
 def test_the_final_model_is_linked_and_old_shards_go(tmp_path: Path) -> None:

@@ -173,12 +173,47 @@ def test_a_checkpoint_that_goes_gives_up_its_places_when_it_is_gone(run: Run, ou
         (["--save_strategy", "epoch"], 1),
         (["--save_steps", "2", "--save_only_model"], 0),
         (["--save_steps", "2", "--durability", "none"], 0),
+        (["--save_steps", "2", "--save_whole_steps", "4"], 3),
+        (["--save_whole_steps", "4"], 0),
     ],
 )
 def test_how_many_checkpoints_the_plan_holds_room_for(run: Run, keys: list[str], count: int) -> None:
     assert run(*keys) == 0
     keeping = FakeSession.opened[-1].keeping
     assert keeping.checkpoints == count and keeping.keep is ("none" not in keys)
+
+
+def test_checkpoints_that_stand_alone_pass_the_limit_until_a_newer_one_is_there(
+    run: Run, out: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["--save_steps", "2", "--save_whole_steps", "5", "--save_total_limit", "1"]
+    assert run(*keys, fake_fail="step:9") == 1
+    assert checkpoints(out) == ["checkpoint-5", "checkpoint-8"] and pinned(storage) == 1
+    assert run(verb="resume") == 0
+    assert checkpoints(out) == ["checkpoint-10", "checkpoint-12"] and pinned(storage) == 1
+    assert (out / "checkpoint-10" / "spillway" / "state.json").exists()
+    capsys.readouterr()
+    assert run(*keys, "--save_only_model", "--overwrite") == 2
+    assert "save_whole_steps: its checkpoints hold the state, and save_only_model" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_stands_alone_goes_on_when_the_volume_is_gone(
+    run: Run, out: Path, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [*KEYS, "--save_whole_steps", "5"]
+    other = whole(run, out, storage, tmp_path, *keys)
+    assert run(*keys, fake_fail="step:9") == 1
+    assert checkpoints(out) == ["checkpoint-4", "checkpoint-5", "checkpoint-8"]
+    (storage / "spillway.volume").unlink()
+    capsys.readouterr()
+    for asked in ("true", "auto"):
+        assert run("--resume_from_checkpoint", asked, verb="resume") == 2
+        assert f"--resume_from_checkpoint {out / 'checkpoint-5'}" in capsys.readouterr().err
+    assert run("--resume_from_checkpoint", str(out / "checkpoint-5"), verb="resume", fake_fail="step:11") == 1
+    assert "checkpoint-4 stays as a model" in " ".join(capsys.readouterr().out.split())
+    assert not (out / "checkpoint-4" / "spillway").exists() and pinned(storage) == 1
+    assert run(verb="resume") == 0
+    assert final(out) == final(other) and metrics(out) == metrics(other)
 
 
 def test_a_run_that_is_there_is_refused_and_overwritten_when_asked(

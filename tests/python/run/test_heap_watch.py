@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from spillway.machine import process_memory
-from spillway.run.telemetry import HOLES, HeapWatch
+from spillway.run import telemetry
+from spillway.run.telemetry import HOLES, RESERVE, SHARE_OF_TIME, HeapWatch
 
 MEBIBYTE = 1 << 20
 LIMIT = 1000 * MEBIBYTE
@@ -16,7 +18,7 @@ SLICES = 70  # passes of the head in a round, beside four of layers
 
 @dataclasses.dataclass
 class SimulatedProcess:
-    """A process whose heap keeps all that passes took, until a trim. Sizes are MiB."""
+    """A process whose heap keeps all that passes took, until a trim. Sizes are MiB, and times are seconds."""
 
     in_use: float
     size: float = 0
@@ -25,14 +27,20 @@ class SimulatedProcess:
     sizes: list[float] = dataclasses.field(default_factory=list)  # after each pass
     trims: int = 0
     collections: int = 0
+    seconds: float = 0
+    trim_seconds: float = 0.01
+    trimming: float = 0  # seconds of all trims
 
     def run_pass(self, working_set: float, holes: float = 0) -> None:
         self.holes += holes
+        self.seconds += 0.01
         self.size = max(self.size, self.in_use + self.garbage + self.holes + working_set)
         self.sizes.append(self.size)
 
     def trim(self) -> None:
         self.trims += 1
+        self.seconds += self.trim_seconds
+        self.trimming += self.trim_seconds
         self.holes = 0
         self.size = self.in_use + self.garbage
 
@@ -45,15 +53,16 @@ class SimulatedProcess:
         return int(self.size * MEBIBYTE)
 
 
-def make_watch(process: SimulatedProcess, monkeypatch: pytest.MonkeyPatch) -> HeapWatch:
-    """The watch over a process that has loaded its model."""
+def make_watch(process: SimulatedProcess, monkeypatch: pytest.MonkeyPatch, spare: int = 0) -> HeapWatch:
+    """The watch over a process that has loaded its model. `spare`: bytes of the budget beyond the plan's peak."""
     for name in ("trim", "give_back", "resident"):
         monkeypatch.setattr(process_memory, name, getattr(process, name))
     monkeypatch.setattr(process_memory, "reserve", lambda size: None)
-    tier = {"name": "dram", "kind": "dram", "planned_peak": LIMIT}
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(perf_counter=lambda: process.seconds))
+    tier = {"name": "dram", "kind": "dram", "planned_peak": LIMIT, "capacity": LIMIT + spare}
     watch = HeapWatch({"tiers": [tier], "bytes": []}, work_bytes=0)
     watch.give_back()
-    process.trims = process.collections = 0
+    process.trims, process.collections, process.trimming = 0, 0, 0
     return watch
 
 
@@ -126,3 +135,49 @@ def test_garbage_is_collected_only_if_a_trim_is_not_enough(monkeypatch: pytest.M
     process.garbage = 495
     run_rounds(watch, process, rounds=1, layer=8)
     assert process.collections == 1 and process.garbage == 0
+
+
+def allow(seconds: float) -> float:
+    """Seconds of trims in so many seconds, but for the last one, which may collect and trim again."""
+    return SHARE_OF_TIME * seconds + RESERVE
+
+
+def exceed_plan(watch: HeapWatch, process: SimulatedProcess) -> None:
+    """Lowers the mark by holes near the limit. The process then holds as much for good."""
+    for working_set, holes in ((470, 0), (440, 70)):
+        process.run_pass(working_set, holes)
+        watch.look()
+    process.in_use = 990
+
+
+def test_trims_of_a_process_above_its_plan_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = SimulatedProcess(in_use=500, trim_seconds=0.1)
+    watch = make_watch(process, monkeypatch, spare=15 << 30)
+    exceed_plan(watch, process)
+    run_rounds(watch, process, rounds=200, layer=8)
+    assert RESERVE <= process.trimming <= allow(process.seconds) + 2 * process.trim_seconds
+
+
+def test_time_without_trims_leaves_them_a_reserve_of_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = SimulatedProcess(in_use=500, trim_seconds=0.1)
+    watch = make_watch(process, monkeypatch, spare=15 << 30)
+    exceed_plan(watch, process)
+    run_rounds(watch, process, rounds=20, layer=8)
+    process.seconds += 10_000
+    began, before = process.seconds, process.trimming
+    run_rounds(watch, process, rounds=20, layer=8)
+    assert RESERVE <= process.trimming - before <= allow(process.seconds - began) + 2 * process.trim_seconds
+
+
+def test_the_budget_holds_whatever_trims_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    spare = 100
+    process = SimulatedProcess(in_use=500, trim_seconds=50)
+    watch = make_watch(process, monkeypatch, spare * MEBIBYTE)
+    run_rounds(watch, process, rounds=60, layer=400, holes=0.25)
+    assert 1 < find_peak(process) <= 1 + spare * MEBIBYTE / LIMIT
+
+
+def test_holes_leave_the_plan_alone_while_trims_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = SimulatedProcess(in_use=500)
+    run_rounds(make_watch(process, monkeypatch, spare=15 << 30), process, rounds=60, layer=400, holes=0.25)
+    assert find_peak(process) <= 1

@@ -399,7 +399,8 @@ def test_room_is_made_in_the_heap_for_what_lies_in_dram(monkeypatch: pytest.Monk
         ("working set", "device", 8),
     )
     parts = [{"class": kind, "tier": tier, "bytes": count} for kind, tier, count in kinds]
-    HeapWatch({"tiers": [{"name": "dram", "kind": "dram", "planned_peak": 7}], "bytes": parts}, 1).give_back()
+    plan = {"tiers": [{"name": "dram", "kind": "dram", "planned_peak": 7, "capacity": 7}], "bytes": parts}
+    HeapWatch(plan, 1).give_back()
     assert asked == [3]
 
 

@@ -249,9 +249,9 @@ class FakeSession:
     def save_weights_alone(self, directory: Path) -> None:
         self.save_model(directory)
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path, alone: bool = False) -> None:
         (directory / STATE).mkdir()
-        if self.volume is not None:
+        if self.volume is not None and not alone:
             self.volume.content["newest"] = self.record(self.last)
             (directory / STATE / "manifest.bin").write_text(self.volume.pin())
             (directory / STATE / "session.json").write_text(json.dumps({"steps": self.steps, "calls": self.steps}))

@@ -1,0 +1,105 @@
+"""Checkpoints of `save_whole_steps` in runs of the real engine with state on a path: the path goes, the run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import real_runs
+from real_runs import here, kill_after, metrics, names, on_path, result, words
+from spillway.cli import main
+
+KEYS = ["--max_steps", "10", "--save_steps", "2", "--save_whole_steps", "3", "--logging_steps", "1", "--packing"]
+LORA = ["--method", "lora", "--lora_r", "4", "--lora_target_modules", "q_proj", "--lora_dropout", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run in memory, never interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert here(inputs, out, *KEYS) == 0
+    return out
+
+
+def kill_in_step(step: int, inputs: Path, tmp_path: Path, *more: str) -> Path:
+    """The output directory of a run on a path that is killed in this step."""
+    out = tmp_path / "out"
+    kill_after("step", words(inputs, out, *KEYS, *on_path(tmp_path / "storage"), *more), calls=step)
+    return out
+
+
+def list_manifests(out: Path) -> list[str]:
+    return sorted(path.parent.parent.name for path in out.glob("checkpoint-*/spillway/manifest.bin"))
+
+
+def lose_path(tmp_path: Path) -> None:
+    """A new drive is mounted in the place of the old one."""
+    shutil.rmtree(tmp_path / "storage")
+    (tmp_path / "storage").mkdir()
+
+
+@pytest.mark.parametrize("more", [[], pytest.param(LORA, marks=pytest.mark.nightly)], ids=["full", "lora"])
+def test_a_copy_goes_on_without_the_path_to_the_same_bits(inputs: Path, tmp_path: Path, more: list[str]) -> None:
+    assert here(inputs, tmp_path / "whole", *KEYS, *more) == 0
+    out = kill_in_step(8, inputs, tmp_path, *more)
+    assert list_manifests(out) == ["checkpoint-2", "checkpoint-4"]
+    shutil.copytree(out / "checkpoint-6", tmp_path / "copy")
+    shutil.rmtree(out)
+    shutil.rmtree(tmp_path / "storage")
+    go_on = ["--resume_from_checkpoint", str(tmp_path / "copy")]
+    assert here(inputs, tmp_path / "again", *KEYS, *more, *go_on) == 0
+    rows, files, _ = result(tmp_path / "whole")
+    assert result(tmp_path / "again")[:2] == (rows[6:], files)
+
+
+def test_the_run_itself_goes_on_with_an_empty_path(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(9, inputs, tmp_path)
+    assert list_manifests(out) == ["checkpoint-2", "checkpoint-4", "checkpoint-8"]
+    lose_path(tmp_path)
+    assert main(["resume", str(out)]) == 2
+    assert f"stands alone: --resume_from_checkpoint {out / 'checkpoint-6'}" in capfd.readouterr().err
+    assert names(tmp_path / "storage") == [] and len(list_manifests(out)) == 3
+    back = ["--resume_from_checkpoint", str(out / "checkpoint-6")]
+    kill_after("step", ["resume", str(out), *back], calls=3)  # what the new volumes hold goes on, too
+    assert list_manifests(out) == ["checkpoint-8"] and (out / "checkpoint-2" / "spillway.given_up").is_dir()
+    assert main(["resume", str(out)]) == 0
+    assert "going on after step 8, from the storage paths" in capfd.readouterr().out
+    assert result(out) == result(whole)
+
+
+def test_durable_checkpoints_and_those_that_stand_alone_take_turns(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(8, inputs, tmp_path, "--durability", "checkpoint")
+    assert list_manifests(out) == ["checkpoint-2", "checkpoint-4"]
+    assert main(["resume", str(out)]) == 0
+    assert f"going on after step 6, from {out / 'checkpoint-6'}" in capfd.readouterr().out
+    assert result(out) == result(whole)
+    assert main(["resume", str(out), "--resume_from_checkpoint", str(out / "checkpoint-4")]) == 0
+    assert result(out) == result(whole) and metrics(out) == metrics(whole)
+    assert main(["verify", str(out)]) == 0
+
+
+def test_the_plan_counts_the_state_in_checkpoints_that_stand_alone(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def plan(*more: str) -> tuple[int, int]:
+        keys = ["--max_steps", "4", "--save_steps", "1", *on_path(tmp_path / "storage"), *more]
+        assert here(inputs, tmp_path / "out", *keys, "--json", verb="plan") == 0
+        saving = json.loads(capfd.readouterr().out)["saving"]
+        return saving["bytes"], saving["weights"]
+
+    (manifests, weights), (one, _) = plan(), plan("--save_whole_steps", "4")
+    two, _ = plan("--save_whole_steps", "2")
+    state = one - manifests
+    assert state > weights and two - one == pytest.approx(state, rel=0.01)
