@@ -20,7 +20,9 @@ plan::Fits EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t batc
                           .planned = &parts_->plan()});
 }
 execute::Counters EngineTelemetry::counters() const {
-  return execute::counters(parts_->run().counted(), parts_->budget(), parts_->network());
+  auto out = execute::counters(parts_->run().counted(), parts_->budget());
+  out.network = execute::network_counters(parts_->network());
+  return out;
 }
 std::vector<std::pair<std::string, std::vector<std::uint64_t>>> EngineTelemetry::count_asked_pieces() const {
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> out;

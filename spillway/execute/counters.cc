@@ -72,7 +72,7 @@ DeviceCounters of_device(const device::Device& device, const Executor& executor)
 
 }  // namespace
 
-Counters counters(const Counted& run, const plan::Budget& budget, const network::CountingPort* network) {
+Counters counters(const Counted& run, const plan::Budget& budget) {
   Counters out;
   const auto& waits = run.executor.waits();
   out.arena_bytes = run.resources.host().size();
@@ -90,12 +90,8 @@ Counters counters(const Counted& run, const plan::Budget& budget, const network:
   }
   const auto paths = run.storage.paths();
   for (std::size_t p = 0; p < paths.size(); ++p) out.paths[budget.paths[p].name] = of_path(*paths[p]);
-  if (run.saving.durable()) out.stall_seconds["commit"] = run.saving.waited();
+  run.saving.add_stalls(out.stall_seconds);
   if (const auto* device = run.resources.device()) out.device = of_device(*device, run.executor);
-  if (network != nullptr) {
-    const auto moved = network->traffic();
-    out.network = NetworkCounters{moved.sent, moved.received, {moved.sent_between, moved.received_between}};
-  }
   if (const auto* pool = run.storage.pool()) add_pool(out, *pool, budget);
   return out;
 }

@@ -29,9 +29,11 @@ struct Counted {
   const Saving& saving;
 };
 
-/// Counts so far. `network`: null in a world of one.
-[[nodiscard]] Counters counters(const Counted& run, const plan::Budget& budget,
-                                const network::CountingPort* network = nullptr);
+/// Counts so far, without those of the network.
+[[nodiscard]] Counters counters(const Counted& run, const plan::Budget& budget);
+
+/// Bytes that went between processes. Nothing in a world of one, where `network` is null.
+[[nodiscard]] std::optional<NetworkCounters> network_counters(const network::CountingPort* network);
 
 /// Silence of each path, and of each lane of a device ("device:to_device"). Any thread may ask.
 [[nodiscard]] std::map<std::string, Silence> silence(const Counted& run, const plan::Plan& plan,

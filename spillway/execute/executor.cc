@@ -55,7 +55,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   for (auto* list : {&skipped_, &caller_transfers_}) list->reserve(n);
   pass_ = schedule.passes.size();
   updates_ = std::make_unique<UpdateLanes>(schedule, work, std::move(cores), clock_, mutex_,
-                                           static_cast<UpdateLanes::Owner&>(*this));
+                                           static_cast<UpdateLanes::Client&>(*this));
   lane_transfers_.resize(updates_->count());
   for (auto& list : lane_transfers_) list.reserve(n);
 }
@@ -68,123 +68,6 @@ Executor::~Executor() {
   idle_.wait(lock, [this] { return in_flight_ == 0; });
 }
 
-bool Executor::runs(const Bank& its_bank, const Task& task) const {
-  struct ChunkFacts {
-    const Bank& bank;
-    const UpdateWork& work;
-    [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
-    [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
-    [[nodiscard]] bool keeps_early_update(Index c) const { return bank.kept[c] != 0; }
-    [[nodiscard]] bool is_asked(Index c) const { return bank.asked[c] != 0; }
-  };
-  return task.when.runs(its_bank.facts, ChunkFacts{its_bank, work_}, task.what.index, task.what.end());
-}
-
-/// True if a pass of the instance begins the task, and lets it go.
-bool Executor::is_held(const Bank& its_bank, const Task& task) const {
-  return task.when.only == plan::OnlyIf::asked && task.when.phase == plan::Phase::forward && its_bank.facts.passes;
-}
-
-// ---- instances ----
-
-void Executor::begin(Mode mode) {
-  if (store_ != nullptr && mode.update) store_->reserve_gradients(mode.updated);
-  if (store_ != nullptr && mode.backward && !mode.trial) store_->expect_gradients(mode.step);
-  std::unique_lock lock(mutex_);
-  const auto instance = instances_;
-  auto& now_bank = bank(instance);
-  help_until(lock, idle_, [&] { return !now_bank.open; });
-  throw_failure();
-  settle_waits(lock);
-  waits_.begin(instance);
-  const bool first = instance == 0;
-  const auto& before = bank(instance + 1);
-  const auto n = schedule_.tasks.size();
-  now_bank.instance = instance;
-  if (copies_) copies_->begin(instance);
-  if (network_) network_->begin(instance);
-  open_bank(now_bank, mode);
-  std::fill(pass_ready_.begin(), pass_ready_.end(), 0);
-  for (Index t = 0; t < n; ++t) {
-    std::uint32_t count = 1;  // kept back until all are counted
-    for (const auto& need : schedule_.tasks[t].needs) {
-      const bool released = need.previous && (first || before.ended[need.task] ||
-                                              follows_issue({instance, t}, {instance - 1, need.task}));
-      count += !released;
-    }
-    now_bank.waiting[t] = count + (is_held(now_bank, schedule_.tasks[t]) ? 1 : 0);
-    now_bank.ended[t] = now_bank.issued[t] = 0;
-    now_bank.times[t] = {};
-  }
-  ++instances_;
-  pass_ = 0;
-  caller_transfers_.clear();
-  for (Index t = 0; t < n; ++t) {
-    if (--now_bank.waiting[t] == 0) {
-      skipped_.clear();
-      make_ready({instance, t}, caller_transfers_, skipped_);
-      while (!skipped_.empty()) {
-        const auto start = skipped_.back();
-        skipped_.pop_back();
-        end_task(start, caller_transfers_);
-      }
-    }
-  }
-  lock.unlock();
-  launch(caller_transfers_);
-  if (pass_clock_ && mode.passes) pass_clock_->begin_instance(instance);  // may wait for the device
-}
-
-void Executor::open_bank(Bank& its_bank, Mode mode) {
-  its_bank.mode = mode;
-  its_bank.open = true;
-  its_bank.left = schedule_.tasks.size();
-  if (mode.update || mode.stored) changed_.updated = true;
-  if (mode.stored) changed_.stored = true;
-  its_bank.facts = {.update = mode.update,
-                    .passes = mode.passes,
-                    .backward = mode.backward,
-                    .early = mode.early,
-                    .trial = mode.trial,
-                    .has_changed_weights = changed_.updated,
-                    .has_stored_weights = changed_.stored,
-                    .updates = mode.updates};
-  if (mode.passes) changed_ = {.updated = false, .stored = false};
-  std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
-  std::fill(its_bank.asked.begin(), its_bank.asked.end(), std::uint8_t{0});
-  for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
-  early_.clear();
-}
-
-void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped) {
-  const auto& task = schedule_.tasks[start.task];
-  auto& its_bank = bank(start.instance);
-  if (!runs(its_bank, task)) {
-    if (traits(task.lane).server == plan::Server::network) network_->skip(start);
-    skipped.push_back(start);
-    return;
-  }
-  its_bank.times[start.task].start = now();
-  switch (traits(task.lane).server) {
-    case plan::Server::paths:
-    case plan::Server::link:
-    case plan::Server::device:
-      transfers.push_back(start);
-      break;
-    case plan::Server::cores:
-      updates_->push(start);
-      break;
-    case plan::Server::network:
-      network_->ready(start);  // launch() begins it
-      break;
-    case plan::Server::caller:
-      pass_ready_[task.what.index] = 1;
-      updates_->caller_waits(false);  // from now on, not when it wakes up: no update of idle priority begins beside it
-      compute_wake_.notify_all();
-      break;
-  }
-}
-
 /// True if a pass was released when the copy or update that it needs came into its stream. A pass that its instance
 /// skips has no place in the device's order: it is released when the copy has ended.
 bool Executor::follows_issue(const Start& follower, const Start& start) {
@@ -193,28 +76,8 @@ bool Executor::follows_issue(const Start& follower, const Start& start) {
          task.when.may_run(bank(follower.instance).facts);
 }
 
-template <class Body>
-void Executor::each_follower(const Start& start, const Body& body) {
-  for (const auto follower : same_[start.task]) body(Start{start.instance, follower});
-  if (start.instance + 1 >= instances_) return;
-  for (const auto follower : next_[start.task]) body(Start{start.instance + 1, follower});
-}
-
 void Executor::release(const Start& follower, std::vector<Start>& transfers, std::vector<Start>& skipped) {
   if (--bank(follower.instance).waiting[follower.task] == 0) make_ready(follower, transfers, skipped);
-}
-
-/// Passes alone are released, and those are the caller's: nothing is launched.
-void Executor::transfer_issued(void* context, std::uint64_t token) noexcept {
-  auto& self = *static_cast<Executor*>(context);
-  const auto start = self.start_of(token);
-  const std::lock_guard lock(self.mutex_);
-  ++self.feeding_;
-  self.bank(start.instance).issued[start.task] = 1;
-  std::vector<Start> none;
-  self.each_follower(start, [&](const Start& follower) {
-    if (self.follows_issue(follower, start)) self.release(follower, none, none);
-  });
 }
 
 void Executor::end_task(Start start, std::vector<Start>& transfers) {
@@ -355,32 +218,6 @@ void Executor::await(plan::Range chunks) {
   waits_.add_asked(static_cast<Index>(pass_), begin, now());
 }
 
-const std::vector<plan::Index>& Executor::end_early() {
-  std::unique_lock lock(mutex_);
-  if (instances_ == 0) return early_;
-  bank(instances_ - 1).facts.early = false;  // those that are not ready yet are skipped when they are
-  caller_transfers_.clear();
-  drop_early(caller_transfers_);
-  lock.unlock();
-  launch(caller_transfers_);
-  lock.lock();
-  help_until(lock, compute_wake_, [&] { return !updates_->early_active(); });
-  throw_failure();
-  return early_;
-}
-
-void Executor::drop_early(std::vector<Start>& transfers) {
-  skipped_.clear();
-  while (const auto start = updates_->take_early()) end_task(*start, transfers);
-}
-
-void Executor::end_network() {
-  if (!network_) return;
-  std::unique_lock lock(mutex_);
-  help_until(lock, compute_wake_, [&] { return network_->ended(); });
-  throw_failure();
-}
-
 void Executor::drain() {
   std::unique_lock lock(mutex_);
   help_until(lock, idle_, [&] { return !banks_[0].open && !banks_[1].open; });
@@ -411,17 +248,6 @@ std::vector<PassClock::Total> Executor::device_passes() const {
   return pass_clock_ ? pass_clock_->read_totals() : std::vector<PassClock::Total>();
 }
 
-std::optional<Lateness> Executor::late() const {
-  if (!network_) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  const auto turn = network_->late();
-  if (!turn || instances_ == 0 || turn->start.instance != instances_ - 1) return std::nullopt;
-  const auto& now = banks_[turn->start.instance % banks_.size()].ended;
-  const auto& before = banks_[instances_ % banks_.size()].ended;
-  const auto pass = pass_ < schedule_.passes.size() ? schedule_.passes[pass_].task : plan::kNone;
-  return Lateness{turn->start.task, cause_of(schedule_, {now, before}, turn->start.task, pass), turn->seconds};
-}
-
 void Executor::fail(std::exception_ptr error) {
   if (!failure_ && store_ != nullptr) store_->give_up(error);
   if (!failure_) failure_ = std::move(error);
@@ -440,20 +266,6 @@ void Executor::throw_failure() {
 bool Executor::stalled() const {
   if (network_ && !network_->ended()) return false;
   return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() == in_flight_;
-}
-
-template <class Done>
-void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
-  updates_->caller_waits(true);
-  for (int looks = 0; !failure_ && !is_done();) {
-    const bool idle = !updates_->help(lock) && wake.wait_for(lock, kStallCheck) == std::cv_status::timeout;
-    looks = idle && !failure_ && !is_done() && stalled() ? looks + 1 : 0;
-    if (looks < kStalledLooks) continue;
-    lock.unlock();
-    store_->refuse_waiting();  // transfer_done() takes the lock
-    lock.lock();
-  }
-  updates_->caller_waits(false);
 }
 
 }  // namespace spillway::execute

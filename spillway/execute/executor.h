@@ -60,7 +60,7 @@ struct OtherProcesses {
   NetworkWork* work = nullptr;
 };
 
-class Executor final : private UpdateLanes::Owner {
+class Executor final : private UpdateLanes::Client {
  public:
   /// `store` may be null when no task is a transfer. All references must outlive the executor.
   Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {},
@@ -192,5 +192,26 @@ class Executor final : private UpdateLanes::Owner {
   PassWaits waits_;
   std::unique_ptr<UpdateLanes> updates_;
 };
+
+template <class Body>
+void Executor::each_follower(const Start& start, const Body& body) {
+  for (const auto follower : same_[start.task]) body(Start{start.instance, follower});
+  if (start.instance + 1 >= instances_) return;
+  for (const auto follower : next_[start.task]) body(Start{start.instance + 1, follower});
+}
+
+template <class Done>
+void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
+  updates_->caller_waits(true);
+  for (int looks = 0; !failure_ && !is_done();) {
+    const bool idle = !updates_->help(lock) && wake.wait_for(lock, kStallCheck) == std::cv_status::timeout;
+    looks = idle && !failure_ && !is_done() && stalled() ? looks + 1 : 0;
+    if (looks < kStalledLooks) continue;
+    lock.unlock();
+    store_->refuse_waiting();  // transfer_done() takes the lock
+    lock.lock();
+  }
+  updates_->caller_waits(false);
+}
 
 }  // namespace spillway::execute

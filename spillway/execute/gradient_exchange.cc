@@ -13,10 +13,6 @@ using plan::Operand;
 
 namespace {
 
-std::span<std::byte> bytes_of(float* from, std::uint64_t elements) {
-  return {reinterpret_cast<std::byte*>(from), elements * sizeof(float)};
-}
-
 /// One sum for each maximal subtree of these ranks, `stride` elements apart. `at` is behind them then.
 void add_parts(const plan::VirtualRanks& ranks, float*& at, std::uint64_t stride, std::vector<Partial>& out) {
   for (auto first = ranks.first(); first < ranks.end(); first += out.back().of.size) {
@@ -173,73 +169,6 @@ float* GradientExchange::whole(const Sums& sums) const {
   return add_partials(parts, sums.elements);
 }
 
-void GradientExchange::finish(const ChunkSums& sums) {
-  const auto* sum = whole(sums.gradient);
-  const auto& chunk = layout_.chunks()[sums.chunk];
-  if (chunk.reduced.any()) return finish_reduced(sums, sum);
-  const bool slice = traits(layout_.blocks()[chunk.block].role).is_table;
-  slice ? round_slice(sums, sum) : round_layer(sums, sum);
-}
-
-void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {
-  const auto tensor = tensor_of(sums.chunk);
-  const auto elements = layout_.tensors()[tensor].gradient_elements();
-  const auto squares = squares_.subspan(slots_.tensor(tensor), device::square_tiles(elements));
-  add_digest(tensor, sums.chunk, round(description_.type, sum, sums.grad, elements, squares.data()));
-  const auto behind = gradient_value_bytes(description_.rule(), layout_.chunks()[sums.chunk]);
-  reduced_.close(tensor, squares, whole(sums.samples), sums.grad + behind);
-}
-
-/// Tensor by tensor, whose tiles begin with them.
-void GradientExchange::round_layer(const ChunkSums& sums, const float* whole) {
-  const auto& chunk = layout_.chunks()[sums.chunk];
-  const auto type = rule_of(description_.rule(), chunk).type;
-  for (const auto& span : layout_.spans(sums.chunk)) {
-    const auto pieces = slots_.pieces(span.tensor);
-    const auto piece = std::ranges::find(pieces, sums.chunk, &SquareSlots::Piece::chunk);
-    const auto slot = slots_.piece(span.tensor, static_cast<std::size_t>(piece - pieces.begin()));
-    auto* const to = sums.grad + span.chunk_first * state::field_bytes(type).grad;
-    add_digest(span.tensor, sums.chunk,
-               round(type, whole + span.chunk_first, to, span.elements, squares_.data() + slot));
-  }
-}
-
-void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
-  const auto& chunk = layout_.chunks()[sums.chunk];
-  const bool tied = rows_ != nullptr && rows_->dense() && rows_->block() == chunk.block;
-  auto* const squares = tied ? nullptr : squares_.data() + slots_.slice(sums.chunk);
-  const auto values = round(description_.type, whole, sums.grad, chunk.used, squares);
-  if (digests_ != nullptr) digests_->add_gradient(layout_.blocks()[chunk.block].name, sums.chunk, values, false);
-  if (!tied) return;
-  const auto& table = layout_.blocks()[chunk.block];
-  const auto kept = rows_->in_chunk(chunk);
-  device::compute(device::Gather{.type = device::Element::fp32,
-                                 .values = reinterpret_cast<const std::byte*>(whole),
-                                 .rows = kept.rows.data(),
-                                 .base = kept.base,
-                                 .count = kept.rows.size(),
-                                 .columns = table.columns,
-                                 .out = rows_->sum_of(kept.first)},
-                  {});
-  const auto& others = others_[sums.chunk - table.first_chunk];  // rows that wait for no token's part
-  device::compute(device::Squares{.type = description_.type,
-                                  .values = sums.grad,
-                                  .parts = parts_.data() + others.first,
-                                  .count = others.count,
-                                  .squares = squares_.data() + slots_.other_rows(sums.chunk, others)},
-                  {});
-}
-
-std::span<const std::byte> GradientExchange::round(state::ComputeType type, const float* from, std::byte* to,
-                                                   std::uint64_t elements, double* squares) const {
-  device::compute(device::Round{.type = type, .sums = from, .out = to, .n = elements, .squares = squares}, {});
-  return {to, elements * state::field_bytes(type).grad};
-}
-
-void GradientExchange::add_digest(std::size_t tensor, std::size_t chunk, std::span<const std::byte> values) const {
-  if (digests_ != nullptr) digests_->add_gradient(layout_.tensors()[tensor].spec.name, chunk, values, false);
-}
-
 // ---- refits
 
 std::vector<network::Message> GradientExchange::refit_messages(const plan::Task& task) {
@@ -257,77 +186,6 @@ void GradientExchange::refit_arrived(const plan::Task& task) {
   if (!last) return;
   const auto& to = task.to;
   sink_.received(tensor_of(task.what.index), to.any() ? at(to.buffer) + to.offset : nullptr);
-}
-
-// ---- rows of the embedding
-
-/// Lists the rows that this process sends and receives in this step. Sums lie by owner.
-void GradientExchange::list_rows() {
-  rows_moved_.clear();
-  own_rows_.clear();
-  if (rows_ == nullptr || schedule_.shared(Operand::sent_rows) == plan::kNone) return;
-  const auto columns = layout_.blocks()[rows_->block()].columns;
-  auto* own = reinterpret_cast<float*>(at(schedule_.shared(Operand::sent_rows)));
-  for (std::size_t owner = 0; owner < world_.size; ++owner) {
-    own_rows_.push_back(own);
-    own += rows_->count_rows(world_.rank, owner) * columns;
-  }
-  machine_rows_ = own_rows_;
-  if (schedule_.shared(Operand::machine_rows) != plan::kNone) place_machine_rows();
-  auto* received = reinterpret_cast<float*>(at(schedule_.shared(Operand::received_rows)));
-  for (const auto op : {plan::Op::local_scatter, plan::Op::scatter}) {
-    if (!plan::has_hops(op, world_)) continue;
-    for (std::size_t owner = 0; owner < world_.size; ++owner) {
-      plan::each_hop(op, world_, owner, [&](std::size_t peer, bool sends) {
-        const auto maker = sends ? world_.rank : peer;
-        const auto rows = plan::crosses(op) ? rows_->count_machine_rows(world_.machine_of(maker), owner)
-                                            : rows_->count_rows(maker, owner);
-        if (rows == 0) return;
-        auto* const from = plan::crosses(op) ? machine_rows_[owner] : own_rows_[owner];
-        rows_moved_.push_back({op, {peer, sends, bytes_of(sends ? from : received, rows * columns)}, owner});
-        received += sends ? 0 : rows * columns;
-      });
-    }
-  }
-}
-
-/// True if this process adds up its machine's rows for an owner on another machine.
-bool GradientExchange::joins_rows_of(std::size_t owner) const {
-  const auto here = world_.machine_of(world_.rank);
-  return world_.machine_of(owner) != here && plan::relay_of(world_, here, owner) == world_.rank;
-}
-
-void GradientExchange::place_machine_rows() {
-  const auto columns = layout_.blocks()[rows_->block()].columns;
-  auto* to = reinterpret_cast<float*>(at(schedule_.shared(Operand::machine_rows)));
-  for (std::size_t owner = 0; owner < world_.size; ++owner) {
-    if (!joins_rows_of(owner)) continue;
-    machine_rows_[owner] = to;
-    to += rows_->count_machine_rows(world_.machine_of(world_.rank), owner) * columns;
-  }
-}
-
-/// Sums of an owner's rows that have come from each process, this one included.
-SparseEmbedding::Parts GradientExchange::rows_for(std::size_t owner) const {
-  SparseEmbedding::Parts out(world_.size, nullptr);
-  out[world_.rank] = own_rows_[owner];
-  for (const auto& [op, message, of] : rows_moved_) {
-    if (of == owner && !message.sends) out[message.peer] = reinterpret_cast<float*>(message.bytes.data());
-  }
-  return out;
-}
-
-void GradientExchange::rows_arrived(plan::Op op) {
-  if (op == plan::Op::local_scatter && schedule_.shared(Operand::machine_rows) != plan::kNone) {
-    for (std::size_t owner = 0; owner < world_.size; ++owner) {
-      if (joins_rows_of(owner)) rows_->join_parts(owner, rows_for(owner), machine_rows_[owner]);
-    }
-  }
-  if (op != last_) return;
-  rows_->round_parts(rows_for(world_.rank));
-  if (digests_ == nullptr || !digests_->wanted()) return;
-  const auto& table = layout_.blocks()[rows_->block()];
-  digests_->add_gradient(text("rows of ", table.name), table.first_chunk, rows_->rounded(), false);
 }
 
 }  // namespace spillway::execute

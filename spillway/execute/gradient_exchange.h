@@ -95,6 +95,9 @@ class GradientExchange {
   std::span<const std::byte> round(state::ComputeType type, const float* from, std::byte* to, std::uint64_t elements,
                                    double* squares) const;
   void add_digest(std::size_t tensor, std::size_t chunk, std::span<const std::byte> values) const;
+  static std::span<std::byte> bytes_of(float* from, std::uint64_t elements) {
+    return {reinterpret_cast<std::byte*>(from), elements * sizeof(float)};
+  }
   [[nodiscard]] std::byte* at(Index buffer) const { return arenas_.at(schedule_, buffer); }
 
   const plan::Schedule& schedule_;

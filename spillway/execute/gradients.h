@@ -94,9 +94,9 @@ class Gradients {
   [[nodiscard]] Seen& seen_of(std::size_t tensor);
   /// Throws unless `micro_batch` is `least` or a later one.
   void require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const;
-  /// One micro-batch's; whether it was the last.
+  /// One micro-batch's; whether it was the last, and nothing of other processes is due.
   bool take(const Target& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
-  /// A micro-batch's gradient is in the sum; whether it was the last.
+  /// A micro-batch's gradient is in the sum; the same.
   bool end_part(const Target& target, Seen& seen, std::uint64_t micro_batch);
   [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1 || exchange_ != nullptr; }
   /// A gradient of a layer, of whose pieces each has squares of its own.
@@ -113,12 +113,14 @@ class Gradients {
   void list_others();
   /// Bytes of the host where the device's work finds them.
   void send(Bytes to, const void* from, Bytes bytes);
+  static float* as_floats(std::byte* at) noexcept { return reinterpret_cast<float*>(at); }
   [[nodiscard]] bool apart() const noexcept { return where_.workspace != nullptr; }
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const plan::Description& description_;
-  const state::ComputeType type_, given_;  ///< of gradients as they are kept, and as they are handed over
+  const state::ComputeType type_ = description_.type;         ///< of gradients as they are kept
+  const state::ComputeType given_ = description_.computes();  ///< and as they are handed over
   const Arenas arenas_;
   SparseEmbedding* const rows_;
   sink::GradientSink& sink_;

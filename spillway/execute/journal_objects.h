@@ -33,6 +33,10 @@ class GradientIds {
   std::size_t sparse_parts_ = 0;
 };
 
+/// Adds the chunks and the gradients of such a journal.
+void list_objects(const plan::Description& description, const state::Layout& layout, const state::Ownership& ownership,
+                  journal::JournalSpec& out);
+
 /// The objects of a run's journal follow from the model and the chunks that this process has, so that another placement
 /// finds what was written. They have the same numbers in every world: a chunk of another process is elsewhere.
 [[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,

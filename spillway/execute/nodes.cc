@@ -75,6 +75,13 @@ std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rat
   return out;
 }
 
+UpdateCores cores_of(const RunPlan& plan) {
+  return {.own = plan.rates.update_cores,
+          .shared = plan.rates.cores,
+          .nodes = update_lanes(plan.budget, plan.rates, plan.nodes),
+          .spare_caller = plan.plan.placement.device && gpu_of(plan.device.name).has_value()};
+}
+
 OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                  const plan::Budget& budget, const std::vector<NodeOptions>& options,
                  std::span<const std::byte> arena) {

@@ -9,6 +9,7 @@
 
 #include "spillway/execute/executor.h"
 #include "spillway/execute/node_options.h"
+#include "spillway/execute/run_plan.h"
 #include "spillway/memory/backing.h"
 #include "spillway/plan/planner.h"
 
@@ -21,6 +22,9 @@ namespace spillway::execute {
 /// One lane per tier, each on the CPUs nearest to it.
 [[nodiscard]] std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                                    const std::vector<NodeOptions>& options);
+
+/// The lanes and cores of a run's updates.
+[[nodiscard]] UpdateCores cores_of(const RunPlan& plan);
 
 /// Memory on a plan's tiers of host memory, as the kernel reports it.
 struct OnNodes {

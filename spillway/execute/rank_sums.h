@@ -42,6 +42,9 @@ class RankSums {
   /// One micro-batch's, by its position in the step's order; positions rise.
   void add(const Place& place, Progress& progress, device::Element type, const std::byte* values,
            std::uint64_t position);
+  void add(const Place& place, Progress& progress, const float* values, std::uint64_t position) {
+    add(place, progress, device::Element::fp32, reinterpret_cast<const std::byte*>(values), position);
+  }
   /// The sum to which the caller adds one micro-batch's gradient, by work in the same stream; positions rise.
   [[nodiscard]] SumLoan lend_sum(const Place& place, Progress& progress, std::uint64_t position);
   /// After the last one: all of it is in the lowest sum. Of a part of the ranks each maximal subtree has a sum, the

@@ -24,9 +24,7 @@ class OldProcess {
   OldProcess(const OldProcess&) = delete;
   OldProcess& operator=(const OldProcess&) = delete;
 
-  [[nodiscard]] RunPlan run_plan() const {
-    return {description_, plan_.layout, ownership_, plan_.budget, plan_.rates, plan_.plan, plan_.nodes, plan_.device};
-  }
+  [[nodiscard]] RunPlan run_plan() const { return plan_.adapt_to(description_, ownership_); }
   [[nodiscard]] const state::Ownership& ownership() const { return ownership_; }
 
  private:

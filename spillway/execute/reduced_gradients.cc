@@ -64,8 +64,7 @@ void ReducedGradients::take(std::size_t tensor, std::span<const float> sample, s
   }
   auto& to = samples_[tensor];
   to.any = true;
-  sums_.add(sums(tensor), to.progress, device::Element::fp32, reinterpret_cast<const std::byte*>(sample.data()),
-            micro_batch);
+  sums_.add(sums(tensor), to.progress, sample.data(), micro_batch);
 }
 
 void ReducedGradients::finish(std::size_t tensor) {

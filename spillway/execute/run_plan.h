@@ -23,6 +23,10 @@ struct RunPlan {
   const DeviceOptions& device;
   network::Port* network = nullptr;  ///< to the other processes of the description's world; null: there are none
 
+  /// The same plan for a process of another description and ownership, without a network.
+  [[nodiscard]] RunPlan adapt_to(const plan::Description& its_description, const state::Ownership& its) const {
+    return {its_description, layout, its, budget, rates, plan, nodes, device};
+  }
   [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
 };
 

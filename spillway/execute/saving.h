@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,8 +38,10 @@ class Saving {
   void release(std::span<const std::byte> manifest);
   /// Waits until everything that was committed is durable. Returns at once where nothing is.
   void wait_durable();
-  /// Seconds that commits waited for the one before.
-  [[nodiscard]] double waited() const noexcept { return waited_; }
+  /// Adds the seconds that commits waited for the one before, as "commit".
+  void add_stalls(std::map<std::string, double>& seconds) const {
+    if (durable()) seconds["commit"] = waited_;
+  }
 
   // Runs that are not durable, after their last step:
 

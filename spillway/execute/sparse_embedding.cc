@@ -78,7 +78,7 @@ SparseEmbedding::SparseEmbedding(const plan::Description& description, const sta
       columns_(layout.blocks()[block].columns),
       type_(description.type),
       computes_(description.computes()),
-      dense_(description.tied_head),
+      dense_(plan::has_dense_grad(description, layout, static_cast<plan::Index>(table_.first_chunk))),
       virtual_ranks_(description.virtual_ranks),
       world_(description.world),
       index_bytes_(description.row_index_bytes()),
@@ -265,6 +265,18 @@ void SparseEmbedding::sum_tokens(std::size_t row, const std::byte* gradient, flo
   for (const auto token : tokens_of(row)) {
     device::add(computes_, gradient + token * columns_ * given, sum, columns_);
   }
+}
+
+void SparseEmbedding::take_sums(const state::Chunk& chunk, const float* gradient) {
+  const auto kept = in_chunk(chunk);
+  device::compute(device::Gather{.type = device::Element::fp32,
+                                 .values = reinterpret_cast<const std::byte*>(gradient),
+                                 .rows = kept.rows.data(),
+                                 .base = kept.base,
+                                 .count = kept.rows.size(),
+                                 .columns = columns_,
+                                 .out = sum_of(kept.first)},
+                  {});
 }
 
 double SparseEmbedding::norm_of(const state::Chunk& chunk) const {

@@ -69,6 +69,8 @@ class SparseEmbedding {
   [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_; }
   /// Place of the fp32 sum of row number `row` of the step's rows; a tied head leaves its part there.
   [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + (row - own_first_) * columns_; }
+  /// A tied head on the host leaves its part: rows of the fp32 gradient of a chunk.
+  void take_sums(const state::Chunk& chunk, const float* gradient);
   /// Sums of squares of the rows of `chunk`, added in order, after round().
   [[nodiscard]] double norm_of(const state::Chunk& chunk) const;
 

@@ -179,11 +179,7 @@ void add_memory(json& events, int process, const plan::Schedule& schedule, Start
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  const bool device = plan.placement.device;
-  const auto shown = [&](Lane lane) {
-    if (lane == Lane::network) return !plan.schedule.network.empty();
-    return lane == Lane::refit ? plan.schedule.has_refits() : device || !is_of_device(lane);
-  };
+  const auto shown = [&](Lane lane) { return has_lane(plan, lane); };
   add_names(events, 1, "measured", plan.node_peaks.size(), shown);
   add_names(events, 2, "predicted", plan.node_peaks.size(), shown);
   double zero = std::numeric_limits<double>::infinity();

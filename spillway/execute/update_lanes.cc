@@ -12,8 +12,8 @@ using plan::Index;
 using plan::Task;
 
 UpdateLanes::UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, UpdateCores cores, const Clock& clock,
-                         std::mutex& mutex, Owner& owner)
-    : schedule_(schedule), work_(work), clock_(clock), mutex_(mutex), owner_(owner) {
+                         std::mutex& mutex, Client& client)
+    : schedule_(schedule), work_(work), clock_(clock), mutex_(mutex), client_(client) {
   if (cores.spare_caller) spared_cpu_ = memory::own_cpu();
   if (cores.own == 0) idle_priority_ = plan::idle_priority(schedule);
   // The caller is one of the cores that it shares.
@@ -64,7 +64,7 @@ void UpdateLanes::stop() {
   }
 }
 
-// ---- what the owner asks ----
+// ---- what the client asks ----
 
 UpdateLanes::Lane& UpdateLanes::lane_of(const Task& task) {
   return task.op == plan::Op::refit ? *lanes_.back() : *lanes_[task.unit];
@@ -152,7 +152,7 @@ void UpdateLanes::run(Lane& lane) {
     lane.busy = true;
     const auto& task = schedule_.tasks[start.task];
     const auto began = clock_.now();
-    owner_.update_begins(start, began);
+    client_.update_begins(start, began);
     if (task.op == plan::Op::refit) {
       refit(lock, lane, task.what.index);
     } else {
@@ -161,7 +161,7 @@ void UpdateLanes::run(Lane& lane) {
     const auto ended = clock_.now();
     lane.done.elements += task.bytes;
     lane.done.seconds += ended - began;
-    owner_.update_ended(start, ended, lane.number, lock);
+    client_.update_ended(start, ended, lane.number, lock);
     lane.busy = false;
   }
 }
@@ -217,7 +217,7 @@ void UpdateLanes::run_tiles(Lock& lock, Lane& lane, Tiles tiles) {
   tiles.busy = true;
   tiles.inside = 1;
   lane.active = tiles;
-  owner_.tiles_begin();
+  client_.tiles_begin();
   lane.helper_wake.notify_all();
   lock.unlock();
   take_tiles(lane, tiles);

@@ -52,7 +52,7 @@ struct Start {
 class UpdateLanes {
  public:
   /// Who makes tasks ready. Every call comes with the lock held.
-  class Owner {
+  class Client {
    public:
     virtual void update_begins(const Start& start, double now) = 0;
     /// `lane`: its number, below count(). May let go of the lock, and returns with it held.
@@ -61,13 +61,13 @@ class UpdateLanes {
     virtual void tiles_begin() = 0;
 
    protected:
-    ~Owner() = default;
+    ~Client() = default;
   };
 
-  /// `mutex`: the owner's lock. Starts the threads; they are stopped by stop(). All references must outlive it. Throws
+  /// `mutex`: the client's lock. Starts the threads; they are stopped by stop(). All references must outlive it. Throws
   /// what starting a thread does, with none left.
   UpdateLanes(const plan::Schedule& schedule, UpdateWork& work, UpdateCores cores, const Clock& clock,
-              std::mutex& mutex, Owner& owner);
+              std::mutex& mutex, Client& client);
   ~UpdateLanes() { stop(); }
   UpdateLanes(const UpdateLanes&) = delete;
   UpdateLanes& operator=(const UpdateLanes&) = delete;
@@ -123,7 +123,7 @@ class UpdateLanes {
     std::vector<Entry> ready, when_idle;  ///< heaps; what is of idle priority runs only while the caller waits
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
-    bool busy = false;   ///< from when a task begins until its owner has been told of its end
+    bool busy = false;   ///< from when a task begins until the client has been told of its end
     bool early = false;  ///< the update under way is an early one
     Pace pace;
     std::mutex pace_mutex;
@@ -155,7 +155,7 @@ class UpdateLanes {
   UpdateWork& work_;
   const Clock& clock_;
   std::mutex& mutex_;
-  Owner& owner_;
+  Client& client_;
   std::vector<bool> idle_priority_;           ///< by task: runs only while the caller waits; empty: none
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by unit; then, where there are refits, that of these
   bool refits_ = false;

@@ -30,7 +30,8 @@ enum class VolumeMode : std::uint8_t {
   reopen,  ///< what they hold is kept
 };
 
-/// Tells the model of a run from every other: names, shapes, types and chunks.
+/// Names, shapes, types and chunks of a model, as text; and a number that tells it from every other.
+[[nodiscard]] std::string model_words(const plan::Description& description, const state::Layout& layout);
 [[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
 
 /// True if the places hold a run that has begun. False if none does, and if the volumes were being made when that was

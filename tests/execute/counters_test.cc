@@ -36,6 +36,10 @@ TEST(Counters, TellOfPathsUpdatesAndWaits) {
   EXPECT_FALSE(found.contains("device"));
 }
 
+TEST(Counters, OfTheNetworkAreNoneInAWorldOfOne) {
+  EXPECT_FALSE(network_counters(nullptr).has_value());
+}
+
 TEST(Counters, TellOfTheDeviceAndOfNoPath) {
   const Planned planned({.placement = {1, 1, 1, 1}, .durability = plan::Durability::none, .paths = 0, .device = true});
   execute::Run run(planned.run_plan(), planned.volumes(), 1, {});

@@ -41,6 +41,21 @@ class Trace : public ::testing::Test {
   plan::Plan plan_;
 };
 
+TEST_F(Trace, LanesOfADeviceOfRefitsAndOfTheNetworkAreShownWhereAStepHasThem) {
+  for (const auto lane : {plan::Lane::compute, plan::Lane::update, plan::Lane::read, plan::Lane::write}) {
+    EXPECT_TRUE(has_lane(plan_, lane));
+  }
+  for (const auto lane : {plan::Lane::to_device, plan::Lane::device_update, plan::Lane::refit, plan::Lane::network}) {
+    EXPECT_FALSE(has_lane(plan_, lane));
+  }
+  plan_.placement.device = true;
+  plan_.schedule.network = {0};
+  plan_.schedule.refit_task.front() = 0;
+  for (std::size_t lane = 0; lane < plan::kLanes.size(); ++lane) {
+    EXPECT_TRUE(has_lane(plan_, static_cast<plan::Lane>(lane)));
+  }
+}
+
 TEST_F(Trace, TheArenaOverTheStepIsWhatThePlanHolds) {
   const auto counters = events({}, 2, "C");
   ASSERT_GT(counters.size(), 3U);

@@ -73,7 +73,7 @@ class Gate : public UpdateWork {
   std::set<std::vector<unsigned>> cpus_;
 };
 
-class UpdateLanesTest : public ::testing::Test, private UpdateLanes::Owner {
+class UpdateLanesTest : public ::testing::Test, private UpdateLanes::Client {
  protected:
   UpdateLanesTest()
       : description_(plan::test::describe({.layers = 3, .tied = false})),
@@ -85,7 +85,7 @@ class UpdateLanesTest : public ::testing::Test, private UpdateLanes::Owner {
 
   [[nodiscard]] std::unique_ptr<UpdateLanes> lanes(UpdateCores cores) {
     return std::make_unique<UpdateLanes>(schedule_, gate_, std::move(cores), clock_, mutex_,
-                                         static_cast<UpdateLanes::Owner&>(*this));
+                                         static_cast<UpdateLanes::Client&>(*this));
   }
   void push(UpdateLanes& lanes, plan::Index task, std::uint64_t instance = 0) {
     const std::lock_guard lock(mutex_);
