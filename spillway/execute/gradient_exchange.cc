@@ -185,7 +185,7 @@ void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {
   const auto tensor = tensor_of(sums.chunk);
   const auto elements = layout_.tensors()[tensor].gradient_elements();
   const auto squares = squares_.subspan(slots_.tensor(tensor), device::square_tiles(elements));
-  add_digest(tensor, sums.chunk, round(description_.type, sum, sums.grad, elements, squares.data()));
+  add_digest(tensor, sums.chunk, round(description_.weight_dtype, sum, sums.grad, elements, squares.data()));
   const auto behind = gradient_value_bytes(description_.rule(), layout_.chunks()[sums.chunk]);
   reduced_.close(tensor, squares, whole(sums.samples), sums.grad + behind);
 }
@@ -208,7 +208,7 @@ void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
   const auto& chunk = layout_.chunks()[sums.chunk];
   const bool tied = rows_ != nullptr && rows_->dense() && rows_->block() == chunk.block;
   auto* const squares = tied ? nullptr : squares_.data() + slots_.slice(sums.chunk);
-  const auto values = round(description_.type, whole, sums.grad, chunk.used, squares);
+  const auto values = round(description_.weight_dtype, whole, sums.grad, chunk.used, squares);
   if (digests_ != nullptr) digests_->add_gradient(layout_.blocks()[chunk.block].name, sums.chunk, values, false);
   if (!tied) return;
   const auto& table = layout_.blocks()[chunk.block];
@@ -222,7 +222,7 @@ void GradientExchange::round_slice(const ChunkSums& sums, const float* whole) {
                                  .out = rows_->sum_of(kept.first)},
                   {});
   const auto& others = others_[sums.chunk - table.first_chunk];  // rows that wait for no token's part
-  device::compute(device::Squares{.type = description_.type,
+  device::compute(device::Squares{.type = description_.weight_dtype,
                                   .values = sums.grad,
                                   .parts = parts_.data() + others.first,
                                   .count = others.count,

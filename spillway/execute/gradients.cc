@@ -23,7 +23,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
     : schedule_(schedule),
       layout_(layout),
       description_(description),
-      type_(description.type),
+      type_(description.weight_dtype),
       given_(description.computes()),
       arenas_(arenas),
       rows_(rows),

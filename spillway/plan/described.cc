@@ -192,8 +192,8 @@ class Describer {
             .kept_backward = rates.kept_backward,
             .head_loss = rates.head_loss,
             .head_gradient = rates.head_gradient,
-            .tail_forward = rates.last_forward,
-            .tail_backward = rates.last_backward,
+            .tail_forward = rates.tail_forward,
+            .tail_backward = rates.tail_backward,
             .between = rates.between};
   }
 

@@ -127,7 +127,7 @@ class Machine {
         next_(schedule, true),
         updates_(update_lanes(schedule, rates)),
         turns_(turns_of(schedule)),
-        gradient_bytes_(static_cast<double>(state::field_bytes(description.type).grad)) {
+        gradient_bytes_(static_cast<double>(state::field_bytes(description.weight_dtype).grad)) {
     lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {

@@ -192,7 +192,7 @@ void add_hidden_gradient(StepGraph& graph) {
 
 void add_head_sums(StepGraph& graph) {
   const auto use = head_sums_of(graph.order);
-  const auto elements = round_up(graph.description.tokens * graph.description.hidden, 2048);
+  const auto elements = round_up(graph.description.tokens * graph.description.hidden_size, 2048);
   if (use.passes.empty() || elements == 0) return;
   graph.lets_go(graph.task_of(use.passes.back()), add_shared(graph, use, elements * sizeof(float)));
 }
@@ -223,7 +223,7 @@ void add_activations(StepGraph& graph) {
   for (const auto& use : saved_of(order, graph.saved)) {
     ActivationRoute(graph, use, Residence{graph.saved.home}, graph.saved.spilled, BufferClass::spilled).run();
   }
-  if (graph.description.hidden == 0) return;
+  if (graph.description.hidden_size == 0) return;
   for (const auto& use : boundaries_of(order)) add_boundary(graph, use);
   add_last_boundary(graph);
   add_hidden_gradient(graph);

@@ -260,7 +260,7 @@ def stepped(
         engine.weight(number).copy_(weights[tensor.name].detach())
     saved = keep_all(meta_model) if keeps else RECOMPUTE_ALL
     stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=tiles, fused=fused)
-    loss = stream.step(work, {}, 0).loss_sum
+    loss = stream.step(work).loss_sum
     stream.close()
     return Step(engine.gradients, loss, calls, options)
 
@@ -371,7 +371,7 @@ def test_a_model_is_left_as_it_was(kernels: Any) -> None:
     for name in NAMES:
         setattr(engine, name, getattr(kernels, name))
     stream = Stream(meta_model, engine, 0, fused=True)
-    stream.step(arrange([batch(random_ids(1, 9, 2))]), {}, 0)
+    stream.step(arrange([batch(random_ids(1, 9, 2))]))
     stream.close()
     assert modeling_llama.apply_rotary_pos_emb is own
     assert not any("forward" in vars(module) for module in meta_model.model.modules())

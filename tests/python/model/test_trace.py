@@ -72,10 +72,10 @@ def really(model: MetaModel, dtype: str = "fp32") -> tuple[Heap, Operations, flo
     work = sample(small, ROWS, LENGTH)
     with computing(small, dtype) as (stream, engine):
         with Recorder(heap, lambda: found, None):
-            stream.step(work, {}, 0)
+            stream.step(work)
         choice = saved_profile.keep_all(small)
         stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
-        stream.step(work, {}, 0)
+        stream.step(work)
         kept = max(stream.last_saved.kept.values()) / TOKENS * (1 + saved_profile.SLACK)
     return heap, found, kept
 
@@ -103,7 +103,7 @@ def test_digests_are_no_part_of_what_a_pass_takes(monkeypatch: pytest.MonkeyPatc
 
         clock.setattr("zlib.crc32", crc32)
         engine.digests = {}
-        stream.step(work, {}, 0)
+        stream.step(work)
     assert len(engine.digests) > 9 and engine.aside == now >= len(engine.digests)
     assert engine.in_passes() == 0
 
@@ -139,7 +139,7 @@ measurement._engine.touch(work.tokens)
 process_memory.give_back()
 before = process_memory.anonymous()
 for _ in range(2):
-    measurement._stream.step(work, {}, 0)
+    measurement._stream.step(work)
 measured = process_memory.anonymous() - before
 measurement.close()
 tracer = Tracer(narrow_of_its_kind(model, False), dtype, shape, (), ALL_AT_ONCE)

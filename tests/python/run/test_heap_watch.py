@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from spillway._engine import PlannedTier, PlanSummary
 from spillway.machine import process_memory
 from spillway.run.telemetry import HOLES, HeapWatch
 
@@ -50,8 +51,7 @@ def make_watch(process: SimulatedProcess, monkeypatch: pytest.MonkeyPatch) -> He
     for name in ("trim", "give_back", "resident"):
         monkeypatch.setattr(process_memory, name, getattr(process, name))
     monkeypatch.setattr(process_memory, "reserve", lambda size: None)
-    tier = {"name": "dram", "kind": "dram", "planned_peak": LIMIT}
-    watch = HeapWatch({"tiers": [tier], "bytes": []}, work_bytes=0)
+    watch = HeapWatch(PlanSummary(tiers=[PlannedTier(name="dram", planned_peak=LIMIT)]), work_bytes=0)
     watch.give_back()
     process.trims = process.collections = 0
     return watch

@@ -339,7 +339,7 @@ class Measurement:
         between: list[float] = []
         with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
             if half:
-                stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
+                stream.step(self._sample(shape.batch, max(1, shape.length // 2)))
             before_whole = process_memory.anonymous(), place.peak()
             engine.seconds = quick_dry_run.make_seconds()
             warm_up = time_step(stream, engine, train, between)
@@ -351,10 +351,10 @@ class Measurement:
                 time_step(stream, engine, timed, between)
             seconds = step_seconds(engine, between, shape)
             for work in gpu_room.sample_extremes(place, self._packing, self._small, shape):
-                stream.step(work, {}, 0)
+                stream.step(work)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
-                    stream.step(self._sample(shape.batch, length), {}, 0)
+                    stream.step(self._sample(shape.batch, length))
         # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
         # peak.
         work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import masking_utils
 
 from spillway import _engine
-from spillway._engine import Description, TracedPass
+from spillway._engine import Description, StepResult, StepUpdate, TracedPass
 from spillway.model.head.head_groups import extra_bytes
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
@@ -150,11 +150,11 @@ class Tracer:
         the passes are its own. The first step's do not: a step of one part makes weight gradients beside the sums."""
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
-            stream.step(work, {}, 0)
+            stream.step(work)
             passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
             if again:
                 engine.lends = self._lends
-                stream.step(work, {}, 0)
+                stream.step(work)
             if engine.lends:
                 passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
@@ -165,7 +165,7 @@ class Tracer:
         joined = -(-shape.largest_share // shape.virtual_ranks)
         work = sample(self._small, joined * shape.batch, shape.length)
         with self._opened(work.tokens) as (stream, engine):
-            stream.step(work, {}, 0)
+            stream.step(work)
             return {kind: engine.describe(kind, joined) for kind in HEAD}
 
     def saved(self, rows: int, length: int) -> tuple[Passes, SavedProfile]:
@@ -177,7 +177,7 @@ class Tracer:
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
             engine.lends = self._lends
-            stream.step(work, {}, 0)
+            stream.step(work)
             saved = stream.last_saved
             passes = {kind: engine.describe(kind) for kind in KEPT}
             stream.saved = RECOMPUTE_ALL
@@ -352,8 +352,8 @@ class TracedEngine(TimedEngine):
     def sample(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         return
 
-    def end_step(self, update: dict[str, float]) -> dict[str, float]:
-        return {}
+    def end_step(self, update: StepUpdate) -> StepResult:
+        return StepResult()
 
     def _count(self, name: str, given: list[Any], made: list[Any]) -> None:
         assert self.recorder is not None
