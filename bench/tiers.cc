@@ -35,9 +35,9 @@ plan::Description describe(std::int64_t layers, state::StateFormat format) {
   for (std::int64_t i = 0; i < layers; ++i) {
     out.blocks.push_back({"layer", state::BlockRole::layer, {{text("layers.", i), {2048, 2048}, true}}});
   }
-  out.hidden = 64;
+  out.hidden_size = 64;
   out.tokens = 1;
-  out.format = format;
+  out.state_format = format;
   return out;
 }
 

@@ -27,7 +27,7 @@ float* floats(std::byte* at) {
 
 spillway::plan::Description describe() {
   spillway::plan::Description out;
-  out.type = spillway::state::ComputeType::fp32;
+  out.weight_dtype = spillway::state::ComputeType::fp32;
   for (std::size_t i = 0; i < kLayers; ++i) {
     const auto name = "layers." + std::to_string(i);
     const auto width = static_cast<std::int64_t>(kWidth);
@@ -35,7 +35,7 @@ spillway::plan::Description describe() {
                           spillway::state::BlockRole::layer,
                           {{name + ".weight", {width, width}, true}, {name + ".bias", {width}, false}}});
   }
-  out.hidden = kWidth;
+  out.hidden_size = kWidth;
   out.tokens = kRows;
   out.chunk_elements = 64 * 1024;
   return out;

@@ -36,7 +36,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
                      const state::Ownership& ownership, const Settings& settings) {
   if (description.widens() && traits(description.computes()).rounds) {
     throw Error(ErrorCode::bad_input, text("compute_dtype ", state::name_of(description.computes()),
-                                           " with weight_dtype ", state::name_of(description.type),
+                                           " with weight_dtype ", state::name_of(description.weight_dtype),
                                            ": weights are computed with as they are kept, or in fp32; give only one"));
   }
   check_network(description, settings.network.get());

@@ -45,16 +45,16 @@ void bind_blocks(nb::module_& module) {
 /// A type of elements by its name; weights have one of fewer.
 constexpr View<Description, std::string> kComputeType{
     "compute_dtype", [](const Description& it) -> std::string { return state::name_of(it.computes()); },
-    [](Description& it, std::string name) { it.compute = state::parse_compute_type(name); }};
+    [](Description& it, std::string name) { it.compute_dtype = state::parse_compute_type(name); }};
 constexpr View<Description, std::string> kWeightType{
-    "weight_dtype", [](const Description& it) -> std::string { return state::name_of(it.type); },
-    [](Description& it, std::string name) { it.type = state::parse_weight_type(name); }};
+    "weight_dtype", [](const Description& it) -> std::string { return state::name_of(it.weight_dtype); },
+    [](Description& it, std::string name) { it.weight_dtype = state::parse_weight_type(name); }};
 constexpr View<Description, std::string> kOptimizer{
     "optimizer", [](const Description& it) -> std::string { return it.optimizer->name; },
     [](Description& it, std::string name) { it.optimizer = &spillway::optim::parse(name); }};
 constexpr View<Description, std::string> kStateFormat{
-    "state_format", [](const Description& it) -> std::string { return state::name_of(it.format); },
-    [](Description& it, std::string name) { it.format = state::parse_format(name); }};
+    "state_format", [](const Description& it) -> std::string { return state::name_of(it.state_format); },
+    [](Description& it, std::string name) { it.state_format = state::parse_format(name); }};
 
 }  // namespace
 
@@ -64,12 +64,12 @@ void bind_description(nb::module_& module) {
   bind_struct<World>(module, "World", "The processes of a run, and which of them this one is.",
                      Field("size", &World::size), Field("rank", &World::rank), Field("local", &World::local));
   bind_struct<RefitRule>(module, "RefitRule", "When auxiliary values are made anew from a gradient.",
-                         Field("every", &RefitRule::every), Field("threshold", &RefitRule::threshold),
-                         Field("rotate", &RefitRule::rotate));
+                         Field("check_every", &RefitRule::check_every), Field("threshold", &RefitRule::threshold),
+                         Field("rotate_every", &RefitRule::rotate_every));
   bind_struct<Description>(
       module, "Description", "The model and the largest step it will be asked for.", kComputeType, kWeightType,
       kOptimizer, kStateFormat, Field("seed", &Description::seed), Field("blocks", &Description::blocks),
-      Field("tied_head", &Description::tied_head), Field("hidden_size", &Description::hidden),
+      Field("tied_head", &Description::tied_head), Field("hidden_size", &Description::hidden_size),
       Field("tokens", &Description::tokens), Field("micro_batches", &Description::micro_batches),
       Field("accumulation", &Description::accumulation), Field("virtual_ranks", &Description::virtual_ranks),
       Field("shard_frozen", &Description::shard_frozen), Field("world", &Description::world),

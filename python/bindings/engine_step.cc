@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "passes.h"
+#include "struct.h"
 
 using namespace nb::literals;
 
@@ -51,21 +52,17 @@ PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
           pass.spilled_bytes};
 }
 
-/// Hyperparameters by name, "max_grad_norm" and "skip".
-spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
-  spillway::StepUpdate out;
-  for (const auto& [name, value] : update) {
-    if (name == "learning_rate") {
-      out.learning_rate = value;
-    } else if (name == "weight_decay") {
-      out.weight_decay = value;
-    } else if (name == "skip") {
-      out.skip = value != 0;
-    } else {
-      (name == "max_grad_norm" ? out.max_grad_norm : out.others[name]) = value;
-    }
-  }
-  return out;
+void bind_values(nb::module_& module) {
+  using spillway::StepUpdate, spillway::StepResult;
+  bind_struct<StepUpdate>(
+      module, "StepUpdate", "Values of one update.", Field("learning_rate", &StepUpdate::learning_rate),
+      Field("weight_decay", &StepUpdate::weight_decay), Field("max_grad_norm", &StepUpdate::max_grad_norm),
+      Field("skip", &StepUpdate::skip), Field("hyperparameters", &StepUpdate::hyperparameters));
+  bind_struct<StepResult>(module, "StepResult", "The outcome of a step.", Field("grad_norm", &StepResult::grad_norm),
+                          Field("clip", &StepResult::clip), Field("loss_scale", &StepResult::loss_scale),
+                          Field("skipped", &StepResult::skipped), Field("step", &StepResult::step),
+                          Field("seconds", &StepResult::seconds), Field("stall_seconds", &StepResult::stall_seconds),
+                          Field("early", &StepResult::early), Field("undone", &StepResult::undone));
 }
 
 /// Memory that passes compute in, without a copy. NumPy has no arrays on a GPU, so a GPU's is a tensor of PyTorch.
@@ -84,13 +81,14 @@ void bind_passes(PyEngine& engine) {
       .def(
           "begin_step",
           [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training,
-             const std::optional<std::map<std::string, double>>& update, bool digests, bool trial) {
+             std::optional<spillway::StepUpdate> update, bool digests, bool trial) {
             const nb::gil_scoped_release release;
-            spillway::StepBegin begin{{ids.data(), ids.size()}, std::move(counts), training};
-            if (update) begin.update = parse_update(*update);
-            begin.digests = digests;
-            begin.trial = trial;
-            self.begin_step(begin);
+            self.begin_step({.ids = {ids.data(), ids.size()},
+                             .counts = std::move(counts),
+                             .training = training,
+                             .update = std::move(update),
+                             .digests = digests,
+                             .trial = trial});
           },
           "ids"_a, "counts"_a, "training"_a, "update"_a.none() = nb::none(), "digests"_a = false, "trial"_a = false)
       .def(
@@ -241,7 +239,7 @@ void bind_losses(PyEngine& engine) {
           "scale"_a, "good"_a);
 }
 
-void bind_digests(nb::module_& module, PyEngine& engine) {
+void bind_ends(nb::module_& module, PyEngine& engine) {
   nb::class_<spillway::StepDigest>(module, "StepDigest", "The digest of bytes that a pass has read or made.")
       .def_ro("name", &spillway::StepDigest::name)
       .def_ro("is_weight", &spillway::StepDigest::is_weight)
@@ -250,6 +248,7 @@ void bind_digests(nb::module_& module, PyEngine& engine) {
       .def(
           "norm", [](Engine& self) { return self.norm().sum; }, WithoutGil())
       .def("abandon_step", &Engine::abandon_step, WithoutGil())
+      .def("end_step", &Engine::end_step, WithoutGil(), "update"_a)
       .def("take_digests", &Engine::take_digests, WithoutGil())
       .def(
           "digest",
@@ -258,29 +257,6 @@ void bind_digests(nb::module_& module, PyEngine& engine) {
             return self.digest({bytes_of(values), values.nbytes()});
           },
           "values"_a);
-}
-
-void bind_end(PyEngine& engine) {
-  engine.def(
-      "end_step",
-      [](Engine& self, const std::map<std::string, double>& update) {
-        const auto step = parse_update(update);
-        spillway::StepResult out;
-        {
-          const nb::gil_scoped_release release;
-          out = self.end_step(step);
-        }
-        return std::map<std::string, double>{{"grad_norm", out.grad_norm},
-                                             {"clip", out.clip},
-                                             {"loss_scale", out.loss_scale},
-                                             {"skipped", out.skipped ? 1.0 : 0.0},
-                                             {"step", static_cast<double>(out.step)},
-                                             {"seconds", out.seconds},
-                                             {"stall_seconds", out.stall_seconds},
-                                             {"early", static_cast<double>(out.early)},
-                                             {"undone", static_cast<double>(out.undone)}};
-      },
-      "update"_a);
 }
 
 }  // namespace
@@ -300,11 +276,11 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
       .def_ro("accumulator", &PyPass::accumulator)
       .def_ro("spilled", &PyPass::spilled)
       .def_ro("spilled_bytes", &PyPass::spilled_bytes);
+  bind_values(module);
   bind_passes(engine);
   bind_gradients(engine);
   bind_reduced(engine);
   bind_losses(engine);
   bind_fused(engine);
-  bind_digests(module, engine);
-  bind_end(engine);
+  bind_ends(module, engine);
 }

@@ -142,11 +142,11 @@ class RefitRule:
     """When what reduces tensors is made anew."""
 
     def __init__(
-        self, *, every: int | None = None, threshold: float | None = None, rotate: int | None = None
+        self, *, check_every: int | None = None, threshold: float | None = None, rotate_every: int | None = None
     ) -> None: ...
-    every: int  # updates between two looks at what the reduction misses
+    check_every: int  # updates between two checks of what the reduction misses
     threshold: float  # of that error
-    rotate: int  # updates after which each matrix's is made anew whatever is missed; 0: never
+    rotate_every: int  # updates after which each matrix's is made anew whatever is missed; 0: never
 
 class Description:
     """The model and the largest step it will be asked for. At most one embedding first, layers (final norm and the like
@@ -1565,13 +1565,13 @@ class Engine:
         ids: Any,
         counts: Sequence[int],
         training: bool,
-        update: Mapping[str, float] | None = None,
+        update: StepUpdate | None = None,
         digests: bool = False,
         trial: bool = False,
     ) -> None:
         """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each, or of
         each part of them by which gradients are handed over, of which the description's micro_batches are the most.
-        update: what end_step will be given, for updates during backward; where it was another, they are put back.
+        update: values that end_step is expected to get, for updates during backward; they are undone if it gets others.
         digests: for take_digests. trial: gradients are written to no path, for abandon_step."""
 
     def embedding_forward(self, output: Any | None = None) -> None:
@@ -1697,17 +1697,14 @@ class Engine:
         """After norm: the step is as if it had not begun, and may be begun again. A durable step's gradients are
         written once: of its computations one is no trial."""
 
+    def end_step(self, update: StepUpdate) -> StepResult:
+        """Ends a step or an evaluation. The rest of the update runs behind the next step."""
+
     def take_digests(self) -> list[StepDigest]:
         """Of the passes that have ended since the last call; those of other processes' parts are there after norm."""
 
     def digest(self, values: Any) -> int:
         """XXH3-64 over the checksums of each MiB of an array in host memory."""
-
-    def end_step(self, update: Mapping[str, float]) -> dict[str, float]:
-        """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off), "skip":
-        1: there is no update} ->
-        {"grad_norm", "clip", "loss_scale", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
-        updated during backward, "undone": of these put back}; the rest of the update runs behind the next step."""
 
     def start(
         self, opening: OpenOptions | None = None, list_pinned: Callable[[], Sequence[str]] | None = None
@@ -1863,6 +1860,50 @@ class BlockPass:
     def spilled(self) -> int: ...
     @property
     def spilled_bytes(self) -> int: ...
+
+class StepUpdate:
+    """Values of one update."""
+
+    def __init__(
+        self,
+        *,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        max_grad_norm: float | None = None,
+        skip: bool | None = None,
+        hyperparameters: Mapping[str, float] | None = None,
+    ) -> None: ...
+    learning_rate: float
+    weight_decay: float
+    max_grad_norm: float  # 0: no clipping
+    skip: bool  # the step ends without an update, as one whose gradient is not finite
+    hyperparameters: dict[str, float]  # further ones by name; "muon.learning_rate" is that of `muon` alone
+
+class StepResult:
+    """The outcome of a step."""
+
+    def __init__(
+        self,
+        *,
+        grad_norm: float | None = None,
+        clip: float | None = None,
+        loss_scale: float | None = None,
+        skipped: bool | None = None,
+        step: int | None = None,
+        seconds: float | None = None,
+        stall_seconds: float | None = None,
+        early: int | None = None,
+        undone: int | None = None,
+    ) -> None: ...
+    grad_norm: float  # before clipping
+    clip: float  # factor applied to the gradient
+    loss_scale: float  # of this step
+    skipped: bool  # a gradient was not finite, or the caller asked for it: no update
+    step: int  # optimizer steps so far
+    seconds: float  # since begin_step
+    stall_seconds: float  # of these, waiting in next_pass
+    early: int  # chunks that were updated during backward
+    undone: int  # of these, put back
 
 class StepDigest:
     """The digest of bytes that a pass has read or made."""

@@ -17,7 +17,7 @@ void GradientExchange::finish_reduced(const ChunkSums& sums, const float* sum) {
   const auto tensor = tensor_of(sums.chunk);
   const auto elements = layout_.tensors()[tensor].gradient_elements();
   const auto squares = squares_.subspan(slots_.tensor(tensor), device::square_tiles(elements));
-  add_digest(tensor, sums.chunk, round(description_.type, sum, sums.grad, elements, squares.data()));
+  add_digest(tensor, sums.chunk, round(description_.weight_dtype, sum, sums.grad, elements, squares.data()));
   const auto behind = gradient_value_bytes(description_.rule(), layout_.chunks()[sums.chunk]);
   reduced_.close(tensor, squares, whole(sums.samples), sums.grad + behind);
 }

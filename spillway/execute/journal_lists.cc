@@ -17,7 +17,7 @@ std::uint32_t pieces_of(Bytes bytes) {
 }
 
 Bytes rows_of(const plan::Description& description, const state::Block& table, std::uint64_t rows) {
-  return plan::sparse_bytes(rows, table.columns, state::field_bytes(description.type).grad);
+  return plan::sparse_bytes(rows, table.columns, state::field_bytes(description.weight_dtype).grad);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ Decision StepProtocol::decide(const kernels::Norm& norm, const StepUpdate& updat
 }
 
 optim::Step StepProtocol::update_of(const StepUpdate& update, float factor, std::int64_t number) const {
-  auto named = update.others;
+  auto named = update.hyperparameters;
   named.emplace("learning_rate", update.learning_rate);
   named.emplace("weight_decay", update.weight_decay);
   auto out = optim::make_step(*options_.optimizer, named);

@@ -110,7 +110,7 @@ void Replay::update(std::size_t chunk, const journal::Commit& commit, std::byte*
   }
   if (table_ != nullptr && &parts_.layout.blocks()[it.block] == table_) {
     const auto rows = read_sparse(commit, scratch.subspan(bytes));
-    patch_sparse(*table_, parts_.description.type, it, grad, rows);
+    patch_sparse(*table_, parts_.description.weight_dtype, it, grad, rows);
   }
   auto step = optim::decode(*parts_.description.optimizer, commit.update);
   step.seed = parts_.description.seed;

@@ -76,7 +76,7 @@ SparseEmbedding::SparseEmbedding(const plan::Description& description, const sta
       table_(layout.blocks()[block]),
       table_rows_(layout.blocks()[block].rows),
       columns_(layout.blocks()[block].columns),
-      type_(description.type),
+      type_(description.weight_dtype),
       computes_(description.computes()),
       dense_(plan::has_dense_grad(description, layout, static_cast<plan::Index>(table_.first_chunk))),
       virtual_ranks_(description.virtual_ranks),

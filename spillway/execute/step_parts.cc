@@ -9,9 +9,9 @@ StepProtocol::Options options_of(const RunPlan& plan) {
   const auto& description = plan.description;
   return {.optimizer = description.optimizer,
           .seed = description.seed,
-          .scales_loss = traits(description.type).scales_loss,
+          .scales_loss = traits(description.weight_dtype).scales_loss,
           .early = plan.plan.early_chunks > 0,
-          .speculates = plan.budget.speculate};
+          .speculates = plan.budget.speculative_updates};
 }
 
 std::unique_ptr<SparseEmbedding> make_sparse_embedding(const RunPlan& plan, std::byte* memory) {

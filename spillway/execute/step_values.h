@@ -14,9 +14,9 @@ namespace spillway::execute {
 struct StepUpdate {
   double learning_rate = 0;
   double weight_decay = 0;
-  double max_grad_norm = 0;        ///< 0: no clipping
-  bool skip = false;               ///< the step ends without an update, as one whose gradient is not finite
-  optim::NamedValues others = {};  ///< further hyperparameters (optim/step.h); what is not there has its default
+  double max_grad_norm = 0;                 ///< 0: no clipping
+  bool skip = false;                        ///< the step ends without an update, as one whose gradient is not finite
+  optim::NamedValues hyperparameters = {};  ///< further ones (optim/step.h); what is not there has its default
 };
 
 struct StepBegin {

@@ -91,7 +91,7 @@ state::ChunkFields Tensors::edit(std::size_t chunk) {
     edited_ = chunk;
     changed_ = !filled_[chunk];
   }
-  return state::chunk_fields(description_.type, it, at.weight, at.state);
+  return state::chunk_fields(description_.weight_dtype, it, at.weight, at.state);
 }
 
 void Tensors::put_back() {
@@ -140,7 +140,7 @@ float Tensors::scale_mean(std::size_t tensor, std::span<const float> values) {
 
 void Tensors::store(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
   const auto& spec = layout_.tensors().at(tensor).spec;
-  if (const auto at = state::find_not_finite(values, state::type_of(spec.form, description_.type))) {
+  if (const auto at = state::find_not_finite(values, state::type_of(spec.form, description_.weight_dtype))) {
     state::refuse_not_finite({spec.name, spec.shape, first + *at, values[*at]}, {});
   }
   const auto mean = scale_mean(tensor, values);
@@ -158,7 +158,8 @@ void Tensors::fetch(std::size_t tensor, std::uint64_t first, std::span<float> va
     if (network_ != nullptr) put_back();
     const auto at = memory(chunk);
     const auto fields =
-        has(chunk) ? edit(chunk) : state::chunk_fields(description_.type, layout_.chunks()[chunk], at.weight, at.state);
+        has(chunk) ? edit(chunk)
+                   : state::chunk_fields(description_.weight_dtype, layout_.chunks()[chunk], at.weight, at.state);
     share(chunk, at.weight, at.state);
     state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
   });

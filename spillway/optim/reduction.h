@@ -61,9 +61,9 @@ struct Reduced {
 
 /// When auxiliary values are made anew from a gradient, in the background.
 struct RefitRule {
-  std::uint64_t every = 100;  ///< updates between two looks at what the reduction misses of a matrix's gradients; > 0
-  double threshold = 0.9;     ///< of that error, relative to the gradient: beyond it they are made anew; > 0
-  std::uint64_t rotate = 0;   ///< updates after which each matrix's are made anew whatever is missed; 0: never
+  std::uint64_t check_every = 100;  ///< updates between two checks of what the reduction misses of gradients; > 0
+  double threshold = 0.9;           ///< of that error, relative to the gradient: beyond it they are made anew; > 0
+  std::uint64_t rotate_every = 0;   ///< updates after which each matrix's are made anew whatever is missed; 0: never
 };
 
 }  // namespace spillway::optim

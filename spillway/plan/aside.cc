@@ -35,7 +35,7 @@ class Aside {
     for (const auto& block : problem_.layout.blocks()) {
       for (const auto& range : pass_ranges(block, block.trainable_chunks)) put_gradient(range);
     }
-    if (problem_.description.hidden > 0) put_boundaries();
+    if (problem_.description.hidden_size > 0) put_boundaries();
     return std::move(placement_);
   }
 

@@ -28,7 +28,7 @@ bool has_open_blocks(const Problem& problem) {
 }
 
 bool has_open_layers(const Problem& problem) {
-  return !problem.budget.saved.keep && most_keeping(problem.layout, problem.budget.saved) > 0;
+  return !problem.budget.saved_activations.keep && most_keeping(problem.layout, problem.budget.saved_activations) > 0;
 }
 
 bool has_open_changes(const Problem& problem) {
@@ -146,7 +146,7 @@ Plan choose(const Problem& problem, const Comparison::Make& make, const Decision
     comparison.refuse();
   }
   search.refine();
-  if (problem.budget.saved.keep && !comparison.best().spilling.empty()) comparison.want_memory();
+  if (problem.budget.saved_activations.keep && !comparison.best().spilling.empty()) comparison.want_memory();
   return std::move(comparison).take();
 }
 

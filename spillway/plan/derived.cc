@@ -66,7 +66,7 @@ class Deriver {
   }
 
  private:
-  [[nodiscard]] double hidden() const { return static_cast<double>(description_.hidden); }
+  [[nodiscard]] double hidden() const { return static_cast<double>(description_.hidden_size); }
   /// Seconds of operations that read or write so many elements for each token.
   [[nodiscard]] double passes(double elements) const {
     return compute_.elementwise_seconds(tokens_ * elements * element_);
@@ -104,8 +104,8 @@ class Deriver {
     const auto last = layers > 1 ? layout_.layers().back() : 0;
     if (layers > 1 && matrices_of(layout_, layout_.blocks()[last]).empty()) {  // a norm before the head
       const auto norm = layer(layout_.blocks()[last]);
-      rates.last_forward = times_ * norm.forward;
-      rates.last_backward = times_ * norm.backward;
+      rates.tail_forward = times_ * norm.forward;
+      rates.tail_backward = times_ * norm.backward;
       all.add(norm, -1);
       --layers;
     }
@@ -183,7 +183,7 @@ void derive_seconds(const Description& description, const state::Layout& layout,
 
 Bytes derive_work(const Description& description, const state::Layout& layout, const StepShape& shape) {
   const auto element = static_cast<double>(state::field_bytes(description.computes()).weight);
-  const auto hidden = static_cast<double>(description.hidden);
+  const auto hidden = static_cast<double>(description.hidden_size);
   const auto rotated = static_cast<double>(shape.query + 2 * shape.key);
   const auto held =
       shape.tokens() * element *

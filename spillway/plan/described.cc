@@ -22,6 +22,8 @@ constexpr Bytes kProcessOfGpu = 3 * GiB / 2;
 constexpr double kSlack = 1.5, kGpuSlack = 1.2;
 /// A path of which the profile knows no capacity.
 constexpr Bytes kAnyCapacity = Bytes{1} << 50;
+/// The bytes per element of the update that profiles state rates of.
+constexpr double kStatedBytes = 26;
 /// A simulated copy's time in plain copies: its target is poisoned first.
 constexpr double kSimulatedPasses = 1.5;
 
@@ -50,7 +52,7 @@ class Describer {
     DescribedMachine out;
     set_compute(out);
     if (profile_.nodes.size() == 1 && profile_.update_elements_per_second_all_cores == 0) {
-      profile_.update_elements_per_second_all_cores = profile_.nodes.front().update_elements_per_second;
+      profile_.update_elements_per_second_all_cores = scale(profile_.nodes.front().update_elements_per_second);
     }
     out.settings = std::move(out_);
     out.settings.profile = std::move(profile_);
@@ -118,9 +120,16 @@ class Describer {
     const auto thread = node->update_elements_per_second_thread;
     return {.id = id,
             .capacity = capacity,
-            .update = node->update_elements_per_second,
+            .update = scale(node->update_elements_per_second),
             .update_thread = thread > 0 ? thread : profile_.update_elements_per_second,
             .read = node->read_bytes_per_second};
+  }
+
+  /// The rate of this run's updates at the speed of a memory for which a profile states that of AdamW with exact
+  /// states. Updates of whole matrices are bound by their products.
+  [[nodiscard]] double scale(double stated) const {
+    if (description_.optimizer->scope == optim::Scope::matrix) return stated;
+    return stated * kStatedBytes / static_cast<double>(state::update_bytes(description_.rule()));
   }
 
   void set_paths() {
@@ -158,7 +167,7 @@ class Describer {
     auto& device = *out_.device;
     device.to_device = gpu.to_gpu_bytes_per_second;
     device.from_device = gpu.from_gpu_bytes_per_second;
-    device.update = gpu.update_elements_per_second;
+    device.update = scale(gpu.update_elements_per_second);
     device.links = gpu.links;
     if (!gpu.links.empty()) return;
     for (const auto& node : profile_.nodes) {
@@ -192,8 +201,8 @@ class Describer {
             .kept_backward = rates.kept_backward,
             .head_loss = rates.head_loss,
             .head_gradient = rates.head_gradient,
-            .tail_forward = rates.last_forward,
-            .tail_backward = rates.last_backward,
+            .tail_forward = rates.tail_forward,
+            .tail_backward = rates.tail_backward,
             .between = rates.between};
   }
 

@@ -21,16 +21,16 @@ namespace spillway::plan {
 
 /// The model and the largest step it will be asked for.
 struct Description {
-  state::ComputeType type = state::ComputeType::bf16;  ///< of weights and of gradients, as they are kept and moved
+  state::ComputeType weight_dtype = state::ComputeType::bf16;  ///< of weights and gradients, as they are kept and moved
   /// Type that passes multiply in. Weights are widened to it when a pass begins; activations and the gradients handed
-  /// over have it. Empty: `type`; else `type` or fp32.
-  std::optional<state::ComputeType> compute = {};
+  /// over have it. Empty: `weight_dtype`; else `weight_dtype` or fp32.
+  std::optional<state::ComputeType> compute_dtype = {};
   const optim::Descriptor* optimizer = &optim::adamw;
-  state::StateFormat format = state::StateFormat::exact;
+  state::StateFormat state_format = state::StateFormat::exact;
   std::uint64_t seed = 0;                ///< of the run: what random numbers of updates are drawn from
   std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
   bool tied_head = false;                ///< the embedding's table is the head's matrix, too
-  std::uint64_t hidden = 0;              ///< elements of a boundary activation per token; 0 = no boundary activations
+  std::uint64_t hidden_size = 0;         ///< elements of a boundary activation per token; 0 = no boundary activations
   std::uint64_t tokens = 0;              ///< most tokens of a step that this process computes, padding included
   std::uint64_t micro_batches = 1;       ///< most parts by which a step's gradients are summed, of all processes
   std::uint64_t accumulation = 0;        ///< most micro-batches of a step, of all processes; 0: one for each part
@@ -41,15 +41,15 @@ struct Description {
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced
 
-  [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
+  [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute_dtype.value_or(weight_dtype); }
   /// True if layers multiply in a wider type than the type of the stored weights.
-  [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
+  [[nodiscard]] constexpr bool widens() const noexcept { return computes() != weight_dtype; }
   /// fp32 values beside each element of a gradient while it is summed over micro-batches: the sums of virtual ranks,
   /// the lowest of which lies where the gradient itself does when that is fp32.
   [[nodiscard]] constexpr unsigned gradient_sums() const noexcept {
     if (is_shared()) return most_sums(virtual_ranks, micro_batches, world.size);
     if (micro_batches < 2) return 0;
-    return VirtualRanks(virtual_ranks, micro_batches).sums() - (traits(type).rounds ? 0U : 1U);
+    return VirtualRanks(virtual_ranks, micro_batches).sums() - (traits(weight_dtype).rounds ? 0U : 1U);
   }
   /// fp32 values beside each row of a reduced matrix, whose samples are summed by themselves.
   [[nodiscard]] constexpr unsigned sample_sums() const noexcept {
@@ -114,7 +114,7 @@ struct Description {
   }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
-    return tokens * hidden * state::field_bytes(computes()).weight;
+    return tokens * hidden_size * state::field_bytes(computes()).weight;
   }
   /// Bytes of the index of packed rows: for each token the place of its row among those behind the index, 4 bytes each.
   /// Rows of one token id are there once, so that fewer bytes cross to a device.
@@ -122,9 +122,9 @@ struct Description {
     return round_up(tokens * sizeof(std::uint32_t), 256);
   }
   [[nodiscard]] constexpr Bytes packed_rows_bytes() const noexcept { return row_index_bytes() + boundary_bytes(); }
-  [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
+  [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {weight_dtype, optimizer, state_format}; }
   [[nodiscard]] state::Layout layout() const {
-    return state::Layout(blocks, chunk_elements, rule().alignment(), type, optimizer->scope, virtual_ranks);
+    return state::Layout(blocks, chunk_elements, rule().alignment(), weight_dtype, optimizer->scope, virtual_ranks);
   }
 };
 
@@ -274,7 +274,7 @@ struct Budget {
   Bytes dram = 0;     ///< for the whole process, but for what it has in files that are mapped
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, as a dry run measured it
-  SavedActivations saved = {};
+  SavedActivations saved_activations = {};
   /// Whoever computes keeps the logits of slices from the head's loss to its gradient, as the plan says.
   bool keeps_logits = false;
   std::vector<PathBudget> paths;
@@ -290,14 +290,14 @@ struct Budget {
   /// checkpoints there, although all weights and states stay in memory, where a run that begins keeps nothing on paths.
   bool resumes = false;
   std::uint32_t checkpoints = 0;  ///< checkpoints that stay on the paths at once while the run goes on
-  Updates updates = Updates::automatic;
-  bool own_weights = false;              ///< as Decisions; else where that is faster, or needed, by the plan
-  bool clipping = true;                  ///< steps clip, by a factor that is known when backward has ended
-  bool speculate = false;                ///< early updates of steps that clip go by a predicted factor
-  Bytes superblock = 0;                  ///< bytes of each path that hold no data
-  Bytes records = 0;                     ///< bytes of each path for records, unless durability is `none`
-  std::optional<Saving> saving;          ///< none: nothing is saved, or nobody knows what
-  std::vector<FileSystem> systems = {};  ///< that bound the volumes and what is saved; none: nothing is known of them
+  Updates update_schedule = Updates::automatic;
+  bool own_weights = false;                   ///< as Decisions; else where that is faster, or needed, by the plan
+  bool clipping = true;                       ///< steps clip, by a factor that is known when backward has ended
+  bool speculative_updates = false;           ///< early updates of steps that clip go by a predicted factor
+  Bytes superblock = 0;                       ///< bytes of each path that hold no data
+  Bytes records = 0;                          ///< bytes of each path for records, unless durability is `none`
+  std::optional<Saving> saving;               ///< none: nothing is saved, or nobody knows what
+  std::vector<FileSystem> file_systems = {};  ///< that bound the volumes and savings; none: nothing is known of them
 
   [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
   [[nodiscard]] bool has_nodes() const noexcept { return !nodes.empty(); }
@@ -346,7 +346,7 @@ struct Rates {
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
   double kept_forward = 0, kept_backward = 0;  ///< the same of one that keeps what autograd saves
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
-  double last_forward = 0, last_backward = 0;  ///< the last layer block when a head follows
+  double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
   double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes

@@ -39,19 +39,19 @@ std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_
 
 double choose_early(const Problem& problem, Trial& trial, Placement& placement, const Lookahead& lookahead) {
   const auto& budget = problem.budget;
-  if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
+  if (budget.update_schedule == Updates::deferred || (budget.clipping && !budget.speculative_updates)) return 0;
   const auto order = early_order(problem.layout, trial.last());
   const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
   const auto prediction = trial.prediction();
   const auto deferred = prediction.step_seconds;
   const auto words = [&](std::size_t count) { return text(count, " of ", order.size(), " chunks that may be"); };
-  if (budget.updates == Updates::automatic && !may_be_worth_it(prediction)) return 0;
+  if (budget.update_schedule == Updates::automatic && !may_be_worth_it(prediction)) return 0;
   const auto most = bisect_from(order.size(), order.size(), lay_out);
-  std::size_t best = budget.updates == Updates::early ? most : 0;
+  std::size_t best = budget.update_schedule == Updates::early ? most : 0;
   auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
-  if (budget.updates == Updates::automatic) trial.list(Axis::early_updates, words(0), deferred);
+  if (budget.update_schedule == Updates::automatic) trial.list(Axis::early_updates, words(0), deferred);
   int slower = 0;
-  for (auto count = most; budget.updates == Updates::automatic && count > 0 && slower < kNoFaster; count /= 2) {
+  for (auto count = most; budget.update_schedule == Updates::automatic && count > 0 && slower < kNoFaster; count /= 2) {
     if (!lay_out(count)) continue;
     const auto now = trial.compare(Axis::early_updates, words(count));
     ++slower;

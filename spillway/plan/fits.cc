@@ -36,7 +36,7 @@ Bytes changed(Bytes bytes, double per_token, double more_tokens) {
 /// Passes over so many times the tokens.
 void scale(Rates& rates, double times) {
   for (auto* seconds : {&rates.forward, &rates.backward, &rates.kept_forward, &rates.kept_backward, &rates.head_loss,
-                        &rates.head_gradient, &rates.last_forward, &rates.last_backward, &rates.between}) {
+                        &rates.head_gradient, &rates.tail_forward, &rates.tail_backward, &rates.between}) {
     *seconds *= times;
   }
 }
@@ -116,7 +116,7 @@ class Cells {
   bool fits(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
     auto asked = with(request_, sequence * batch);
     asked.budget.dram = dram;
-    if (!asked.budget.saved.keep) asked.budget.saved = {};
+    if (!asked.budget.saved_activations.keep) asked.budget.saved_activations = {};
     return least_fits(asked.description, layout_, asked.budget, asked.rates) || plan_of(asked, layout_);
   }
 
@@ -174,8 +174,8 @@ std::uint64_t longest_sequence(const FitRequest& request, const Cells& cells) {
 /// The plan with a GiB more where layers keep what autograd saves of them; nothing where none can.
 std::optional<LargerMemory> with_a_gib_more(const FitRequest& request) {
   auto budget = request.budget;
-  if (budget.saved.blocks.empty()) return std::nullopt;
-  const bool there = budget.saved.on_device && budget.device;
+  if (budget.saved_activations.blocks.empty()) return std::nullopt;
+  const bool there = budget.saved_activations.on_device && budget.device;
   (there ? budget.device->capacity : budget.dram) += GiB;
   if (!there && budget.has_nodes()) budget.nodes[0].capacity += GiB;
   const auto plan = plan_alone(request.description, request.description.layout(), budget, request.rates);

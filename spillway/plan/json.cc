@@ -76,9 +76,9 @@ state::BlockSpec parse_block(const json& object) {
 
 optim::RefitRule parse_refits(const json& object) {
   optim::RefitRule out;
-  out.every = count(object, "check_every", static_cast<double>(out.every));
+  out.check_every = count(object, "check_every", static_cast<double>(out.check_every));
   out.threshold = get<double>(object, "threshold", out.threshold);
-  out.rotate = count(object, "rotate", 0);
+  out.rotate_every = count(object, "rotate", 0);
   return out;
 }
 
@@ -88,14 +88,14 @@ Description parse_description(const std::string& input) {
   const auto object = parse(input, "the model description");
   Description out;
   const auto computes = get<std::string>(object, "compute_dtype");
-  out.type = state::parse_weight_type(get<std::string>(object, "weight_dtype", computes));
-  out.compute = state::parse_compute_type(computes);
+  out.weight_dtype = state::parse_weight_type(get<std::string>(object, "weight_dtype", computes));
+  out.compute_dtype = state::parse_compute_type(computes);
   out.optimizer = &optim::parse(get<std::string>(object, "optimizer", "adamw"));
-  out.format = state::parse_format(get<std::string>(object, "state_format", "exact"));
+  out.state_format = state::parse_format(get<std::string>(object, "state_format", "exact"));
   out.seed = get<std::uint64_t>(object, "seed", 0);
   for (const auto& block : get<json>(object, "blocks")) out.blocks.push_back(parse_block(block));
   out.tied_head = get<bool>(object, "tied_head", false);
-  out.hidden = count(object, "hidden_size");
+  out.hidden_size = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.accumulation = count(object, "accumulation", 0);
@@ -144,11 +144,11 @@ json json_of(const state::BlockSpec& block) {
 
 std::string to_json(const Description& description) {
   json out{{"compute_dtype", state::name_of(description.computes())},
-           {"weight_dtype", state::name_of(description.type)},
+           {"weight_dtype", state::name_of(description.weight_dtype)},
            {"optimizer", description.optimizer->name},
-           {"state_format", state::name_of(description.format)},
+           {"state_format", state::name_of(description.state_format)},
            {"seed", description.seed},
-           {"hidden_size", description.hidden},
+           {"hidden_size", description.hidden_size},
            {"micro_batches", description.micro_batches},
            {"accumulation", description.accumulation},
            {"virtual_ranks", description.virtual_ranks},
@@ -162,7 +162,7 @@ std::string to_json(const Description& description) {
       if (tensor.training != state::Training::reduced) continue;
       const auto& refits = description.refits;
       out[text(tensor.by->word, "s")] = {
-          {"check_every", refits.every}, {"threshold", refits.threshold}, {"rotate", refits.rotate}};
+          {"check_every", refits.check_every}, {"threshold", refits.threshold}, {"rotate", refits.rotate_every}};
     }
   }
   if (description.chunk_elements != state::kDefaultChunkElements) out["chunk_elements"] = description.chunk_elements;

@@ -240,7 +240,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
      true,
      false,
      1,
-     {&Rates::forward, &Rates::kept_forward, &Rates::last_forward}},
+     {&Rates::forward, &Rates::kept_forward, &Rates::tail_forward}},
     {"head loss", "head_loss", "c2", Phase::head_loss, false, false, 1, {&Rates::head_loss}},
     {"head gradient", "head_gradient", "c2", Phase::backward, false, false, 1, {&Rates::head_gradient}},
     {"backward",
@@ -250,7 +250,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
      true,
      false,
      3,
-     {&Rates::backward, &Rates::kept_backward, &Rates::last_backward}},
+     {&Rates::backward, &Rates::kept_backward, &Rates::tail_backward}},
     {"embedding backward", "embedding_backward", "c3", Phase::backward, false, true, 0, {&Rates::between}},
 }};
 

@@ -44,8 +44,8 @@ double seconds_near(const Schedule& schedule, const state::Layout& layout, const
   auto layers = layout.layers().size();
   double average = 0;
   for (const auto b : layout.layers()) average += size_of(b);
-  if (rates.last_forward > 0 && it.block == last) return rates.*pass.rates.last;
-  if (rates.last_forward > 0 && layers > 1) average -= size_of(last), --layers;
+  if (rates.tail_forward > 0 && it.block == last) return rates.*pass.rates.last;
+  if (rates.tail_forward > 0 && layers > 1) average -= size_of(last), --layers;
   average /= static_cast<double>(layers);
   const auto seconds = it.saved != Saved::recompute ? pass.rates.kept : pass.rates.seconds;
   return rates.*seconds * size_of(it.block) / average + copy_of_saved(schedule, it, rates);
@@ -64,7 +64,7 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   const auto there = [&](const PassWeights& of) { return of.here != kNone && schedule.buffers[of.here].on_device(); };
   if (std::ranges::any_of(it.weights, there)) return 0;
   const auto chunks = chunks_of(layout, it);
-  const auto element = state::field_bytes(description.type).weight;
+  const auto element = state::field_bytes(description.weight_dtype).weight;
   std::vector<double> seconds(rates.nodes.size(), 0);
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     const auto node = schedule.node.empty() ? 0U : schedule.node[c];

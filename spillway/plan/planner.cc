@@ -24,7 +24,7 @@ namespace {
 Rates with_longer_products(Rates rates, double longer) {
   rates.kept_backward += (longer - 1) * rates.backward;
   rates.backward *= longer;
-  rates.last_backward *= longer;
+  rates.tail_backward *= longer;
   return rates;
 }
 
@@ -75,7 +75,7 @@ Plan plan_one(const Problem& problem) {
   out.durability = problem.durability;
   out.ample = result.ample && !(problem.budget.device && problem.budget.device->in_dram);
   out.early_saves = result.early_saves;
-  const auto& saved = problem.budget.saved;
+  const auto& saved = problem.budget.saved_activations;
   const auto& layers = problem.decisions.layers;
   out.keeping = keeping_blocks(problem.layout, saved, layers.keep);
   out.spilling = spilling_blocks(problem.layout, saved, layers);
@@ -209,7 +209,7 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
 }  // namespace
 
 bool least_fits(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
-  if (budget.saved.keep.value_or(0) > 0) return false;
+  if (budget.saved_activations.keep.value_or(0) > 0) return false;
   const auto durability = budget.durability.value_or(budget.has_path() ? Durability::step : Durability::none);
   const Problem open{description, layout, budget, rates, durability};
   const auto problem = open.copy_with(read_requested_decisions(open));

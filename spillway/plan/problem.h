@@ -21,10 +21,10 @@ struct Problem {
   [[nodiscard]] Redo redo() const noexcept {
     return {.gradients = durability == Durability::step, .period = kSnapshotPeriod};
   }
-  [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
+  [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.weight_dtype).weight; }
   /// Fate of the activations that autograd saves of each layer.
   [[nodiscard]] SavedPlacement saved() const {
-    return saved_placement(description, layout, budget.saved, decisions.layers);
+    return saved_placement(description, layout, budget.saved_activations, decisions.layers);
   }
   /// A new schedule of a step.
   [[nodiscard]] Schedule schedule(const Placement& placement, const Lookahead& lookahead) const {
@@ -42,8 +42,10 @@ struct Problem {
   }
 
  private:
-  [[nodiscard]] bool saved_on_device() const noexcept { return budget.saved.on_device && budget.device.has_value(); }
-  [[nodiscard]] Bytes held() const { return held_bytes(description, budget.saved, decisions.layers); }
+  [[nodiscard]] bool saved_on_device() const noexcept {
+    return budget.saved_activations.on_device && budget.device.has_value();
+  }
+  [[nodiscard]] Bytes held() const { return held_bytes(description, budget.saved_activations, decisions.layers); }
 };
 
 }  // namespace spillway::plan

@@ -14,7 +14,7 @@ struct Products {
 
 /// The share of an average step: a matrix has a refit in one of so many. 0: only when too much is missed.
 double turn(const optim::RefitRule& checks) noexcept {
-  return checks.rotate > 0 ? 1 / static_cast<double>(checks.rotate) : 0;
+  return checks.rotate_every > 0 ? 1 / static_cast<double>(checks.rotate_every) : 0;
 }
 
 Products products_of(const state::Layout& layout) {

@@ -26,7 +26,7 @@ void check_placement(const Problem& problem) {
 }
 
 void check_updates(const Budget& budget) {
-  if (budget.updates != Updates::early || !budget.clipping || budget.speculate) return;
+  if (budget.update_schedule != Updates::early || !budget.clipping || budget.speculative_updates) return;
   throw Error(ErrorCode::bad_input,
               "update_schedule early updates chunks during backward, but the factor that max_grad_norm clips by is "
               "known only after it; add --speculative_updates (by a predicted factor, undone when it was wrong), or "
@@ -65,7 +65,7 @@ void check_device_state(const Problem& problem) {
 
 void check_description(const Description& description) {
   state::check_format(description.rule());
-  if (description.hidden > 0 && description.tokens == 0) {
+  if (description.hidden_size > 0 && description.tokens == 0) {
     throw Error(ErrorCode::bad_input,
                 "the key tokens has the value 0; a step of a model with layers has a token or more");
   }
@@ -74,8 +74,8 @@ void check_description(const Description& description) {
                                            "; it must be 1 to ", kMostVirtualRanks));
   }
   const auto& refits = description.refits;
-  if (refits.every == 0 || !(refits.threshold > 0)) {
-    throw Error(ErrorCode::bad_input, text("refits are made every ", refits.every, " updates beyond an error of ",
+  if (refits.check_every == 0 || !(refits.threshold > 0)) {
+    throw Error(ErrorCode::bad_input, text("refits are made every ", refits.check_every, " updates beyond an error of ",
                                            refits.threshold, "; both must be above 0"));
   }
 }

@@ -78,9 +78,9 @@ class LayerLadder {
 /// Layers that may have room beside what has to be there, at most. `none`: the plan in which no layer keeps.
 std::size_t with_room(const Problem& problem, const Plan& none) {
   const auto& budget = problem.budget;
-  const auto most = most_keeping(problem.layout, budget.saved);
-  const auto each = saved_bytes(problem.description, budget.saved, 1);
-  if (each == 0 || budget.saved.on_device) return most;
+  const auto most = most_keeping(problem.layout, budget.saved_activations);
+  const auto each = saved_bytes(problem.description, budget.saved_activations, 1);
+  if (each == 0 || budget.saved_activations.on_device) return most;
   auto taken = none.dram_peak - none.kept_logits;
   if (none.path_bytes > 0) taken = room_of(problem, none.device_arena).fixed + smallest_arena(problem);
   const auto left = budget.dram - std::min(budget.dram, taken);
@@ -141,14 +141,14 @@ void try_tiers(const Problem& problem, LayerLadder& ladder, std::size_t keep, st
 }  // namespace
 
 std::optional<std::size_t> read_requested_layers(const Problem& problem) {
-  const auto& asked = problem.budget.saved.keep;
+  const auto& asked = problem.budget.saved_activations.keep;
   if (!asked) return std::nullopt;
-  return std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved));
+  return std::min<std::size_t>(*asked, most_keeping(problem.layout, problem.budget.saved_activations));
 }
 
 std::vector<SavedLayers> values_of(const Problem& problem, std::size_t layers) {
   const auto homes = layers > 0 ? homes_of_spilled(problem.budget) : std::vector<TierId>{};
-  const bool all = problem.budget.saved.spill == Spill::all && !homes.empty();
+  const bool all = problem.budget.saved_activations.spill == Spill::all && !homes.empty();
   const auto shares = all ? std::vector<std::size_t>{layers} : shares_to_spill(layers);
   std::vector<SavedLayers> out;
   if (!all) out.push_back({layers});
@@ -177,7 +177,7 @@ std::optional<Decisions> add_layers(const Problem& problem, Decisions decisions,
 }
 
 void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison) {
-  const auto& saved = problem.budget.saved;
+  const auto& saved = problem.budget.saved_activations;
   const auto most = most_keeping(problem.layout, saved);
   comparison.add(from);
   const auto* plan = comparison.find(from);
@@ -207,7 +207,7 @@ std::vector<Decisions> near_saved_activations(const Problem& problem, const Deci
   const auto& [keep, spill, home] = from.layers;
   std::vector<Decisions> out;
   if (keep + spill == 0) return out;
-  const auto most = most_keeping(problem.layout, problem.budget.saved);
+  const auto most = most_keeping(problem.layout, problem.budget.saved_activations);
   const auto add = [&](std::size_t keeping, std::size_t spilling) {
     auto& it = out.emplace_back(from);
     it.layers = {keeping, spilling, spilling > 0 ? home : TierId{}};
@@ -221,19 +221,19 @@ std::vector<Decisions> near_saved_activations(const Problem& problem, const Deci
 
 bool can_keep_asked(const Problem& problem) {
   return read_requested_layers(problem).value_or(0) == 0 ||
-         (problem.budget.saved.spill == Spill::all && !homes_of_spilled(problem.budget).empty());
+         (problem.budget.saved_activations.spill == Spill::all && !homes_of_spilled(problem.budget).empty());
 }
 
 void refuse_keeping(const Problem& problem, const std::function<Plan(const Problem&)>& choose) {
   const auto& [description, layout, budget, rates, durability, decisions] = problem;
   const auto plan = [&](std::size_t keeping) {
     auto fewer = budget;
-    fewer.saved.keep = keeping;
-    fewer.saved.spill = Spill::never;
+    fewer.saved_activations.keep = keeping;
+    fewer.saved_activations.spill = Spill::never;
     return choose({description, layout, fewer, rates, durability, decisions});
   };
   static_cast<void>(plan(0));  // where nothing has room, that is what is said
-  const auto& saved = budget.saved;
+  const auto& saved = budget.saved_activations;
   const auto layers = *read_requested_layers(problem);
   // one less than were asked at most: with none of them the plan has room
   const auto most =

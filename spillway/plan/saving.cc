@@ -111,8 +111,8 @@ Bytes round_to_pieces(Bytes bytes) {
 }
 
 const FileSystem* of_output(const Budget& budget) {
-  const auto system = std::ranges::find(budget.systems, true, &FileSystem::output);
-  return system == budget.systems.end() ? nullptr : &*system;
+  const auto system = std::ranges::find(budget.file_systems, true, &FileSystem::output);
+  return system == budget.file_systems.end() ? nullptr : &*system;
 }
 
 std::string in_words(const Budget& budget, const SavingNeed& saving) {
@@ -180,7 +180,7 @@ Budget leave_room(const Budget& budget, const SavingNeed& saving, const StorageN
   if (output != nullptr && saving.bytes > output->free) refuse_saving(budget, saving, *output);
   const FileSystem* narrow = nullptr;
   Bytes after = 0;
-  for (const auto& system : budget.systems) {
+  for (const auto& system : budget.file_systems) {
     const auto room = system.free - (system.output ? saving.bytes : 0);
     Bytes asked = 0;
     for (const auto p : system.paths) asked += budget.paths[p].capacity;

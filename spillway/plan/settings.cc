@@ -145,8 +145,8 @@ void add_seconds(Rates& out, const PassSeconds& seconds) {
   out.kept_backward = seconds.kept_backward.value_or(std::max(0.0, out.backward - out.forward));
   out.head_loss = seconds.head_loss;
   out.head_gradient = seconds.head_gradient;
-  out.last_forward = seconds.tail_forward;
-  out.last_backward = seconds.tail_backward;
+  out.tail_forward = seconds.tail_forward;
+  out.tail_backward = seconds.tail_backward;
   out.between = seconds.between;
 }
 
@@ -171,13 +171,13 @@ Budget make_budget(const EngineSettings& settings) {
   out.process = settings.process_bytes;
   out.work = settings.work_bytes;
   out.keeps_logits = settings.keeps_logits;
-  out.saved = settings.saved_activations;
+  out.saved_activations = settings.saved_activations;
   out.window = settings.window;
   out.durability = settings.durability;
   out.resumes = settings.resumes;
-  out.updates = settings.update_schedule;
+  out.update_schedule = settings.update_schedule;
   out.clipping = settings.clipping;
-  out.speculate = settings.speculative_updates;
+  out.speculative_updates = settings.speculative_updates;
   out.checkpoints = settings.checkpoints;
   if (settings.device) out.device = make_device(*settings.device);
   for (std::size_t p = 0; p < settings.storage.size(); ++p) {
@@ -189,8 +189,8 @@ Budget make_budget(const EngineSettings& settings) {
                          .endurance = path.endurance.value_or(0) > 0 ? path.endurance : std::nullopt});
   }
   out.saving = settings.saving;
-  out.systems = settings.file_systems;
-  for (const auto& system : out.systems) {
+  out.file_systems = settings.file_systems;
+  for (const auto& system : out.file_systems) {
     for (const auto p : system.paths) {
       if (p >= out.paths.size()) {
         throw Error(ErrorCode::bad_input, text("file system ", system.name, " names path ", p));

@@ -17,8 +17,6 @@ namespace {
 
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
-/// Bytes of memory that an `exact` update of an element reads and writes: gradient, both parts of the weight, moments.
-constexpr double kUpdateBytes = 26;
 /// The share of a core, or of a memory, that is given to what has none left by the figures.
 constexpr double kLeastShare = 0.05;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -127,7 +125,8 @@ class Machine {
         next_(schedule, true),
         updates_(update_lanes(schedule, rates)),
         turns_(turns_of(schedule)),
-        gradient_bytes_(static_cast<double>(state::field_bytes(description.type).grad)) {
+        gradient_bytes_(static_cast<double>(state::field_bytes(description.weight_dtype).grad)),
+        update_bytes_(static_cast<double>(state::update_bytes(description.rule()))) {
     lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
@@ -334,7 +333,7 @@ class Machine {
       if (!copies.busy || work(copies.node) <= 0) continue;
       const auto& task = schedule_.tasks[copies.node % tasks_];
       if (node_of_copy(task, schedule_) != node) continue;
-      left -= static_cast<double>(task.bytes) / work(copies.node) / kUpdateBytes;
+      left -= static_cast<double>(task.bytes) / work(copies.node) / update_bytes_;
     }
     for (std::size_t unit = 0; unit < updates_; ++unit) {
       if (unit != node) left -= reads_gradient_from(unit, node);
@@ -350,7 +349,7 @@ class Machine {
     const auto chunk = schedule_.tasks[lane.node % tasks_].what.index;
     const auto& gradient = schedule_.groups[chunk].grad;
     if (!gradient.any() || schedule_.buffers[gradient.buffer].node != node) return 0;
-    return rates_of(unit).update * gradient_bytes_ / kUpdateBytes;
+    return rates_of(unit).update * gradient_bytes_ / update_bytes_;
   }
 
   void advance() {
@@ -431,6 +430,7 @@ class Machine {
   double now_ = 0;
   const unsigned turns_;
   const double gradient_bytes_;  ///< of an element
+  const double update_bytes_;    ///< that an update of an element moves
   std::size_t finished_ = 0;     ///< tasks of all steps
   std::vector<End> ends_;        ///< by step
 };

@@ -16,7 +16,8 @@ double to_digits(double value) {
 }
 
 bool can_leave(const Budget& budget) {
-  return budget.saved.spill != Spill::never && budget.saved.spilled_token_bytes > 0 && !budget.saved.on_device;
+  return budget.saved_activations.spill != Spill::never && budget.saved_activations.spilled_token_bytes > 0 &&
+         !budget.saved_activations.on_device;
 }
 
 }  // namespace
@@ -24,7 +25,7 @@ bool can_leave(const Budget& budget) {
 SpillCost spill_cost(const Problem& problem) {
   const auto& rates = problem.rates;
   if (!can_leave(problem.budget)) return {};
-  const auto bytes = static_cast<double>(spilled_bytes(problem.description, problem.budget.saved));
+  const auto bytes = static_cast<double>(spilled_bytes(problem.description, problem.budget.saved_activations));
   const auto mixed = problem.budget.has_path() ? rates.storage().mixed : 0;
   return {
       .path_seconds = mixed > 0 ? 2 * bytes / mixed : 0,
@@ -70,7 +71,7 @@ std::vector<std::size_t> shares_to_spill(std::size_t layers) {
 }
 
 std::string spill_words(const Plan& plan, const Budget& budget) {
-  const auto& saved = budget.saved;
+  const auto& saved = budget.saved_activations;
   if (saved.spill == Spill::never || saved.spilled_token_bytes <= 0) return "";
   if (saved.on_device) return "only layers that compute in host memory, or on the simulated device, spill";
   if (!budget.has_path() || plan.decisions.layers.home.in_memory()) return "";

@@ -18,7 +18,7 @@ class Count {
         placement_(placement),
         durability_(durability),
         rule_(description.rule()),
-        bytes_(state::field_bytes(description.type)) {}
+        bytes_(state::field_bytes(description.weight_dtype)) {}
 
   StorageNeed run(const std::vector<Activation>& activations, std::uint32_t checkpoints) {
     for (Index c = 0; c < layout_.chunks().size(); ++c) add_chunk(c);

@@ -44,7 +44,7 @@ void add_memory(PlanSummary& out, const Plan& plan, const state::UpdateRule& rul
   out.bytes.push_back({"working set", first, budget.work});
   add("engine", first, kEngineBytes);
   add("logits", first, plan.kept_logits);
-  if (!budget.saved.on_device) add("saved activations", first, plan.saved);
+  if (!budget.saved_activations.on_device) add("saved activations", first, plan.saved);
   if (layout.reduction() != nullptr) add(layout.reduction()->auxiliary, first, plan.auxiliary);
   add("update workspace", first, plan.update_workspace);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
@@ -77,7 +77,7 @@ void add_device_memory(PlanSummary& out, const Plan& plan, const Budget& budget)
     if (bytes > 0) out.bytes.push_back({name, "device", bytes});
   };
   add("working set", budget.device->work);
-  if (budget.saved.on_device) add("saved activations", plan.saved);
+  if (budget.saved_activations.on_device) add("saved activations", plan.saved);
   for (const auto& [name, bytes] : plan.device_breakdown) add(name, bytes);
   out.tiers.push_back({"device", budget.device->capacity, plan.device_peak});
   out.device_bytes_per_step = LinkBytes{plan.to_device_per_step, plan.from_device_per_step};
@@ -115,7 +115,7 @@ void add_spilling(PlannedActivations& out, const Plan& plan, const Budget& budge
 
 /// Fate of the activations that autograd saves of layers. Nothing if the caller did not describe them.
 std::optional<PlannedActivations> summarize_saved(const Plan& plan, const Budget& budget) {
-  const auto& saved = budget.saved;
+  const auto& saved = budget.saved_activations;
   if (saved.layers == 0) return std::nullopt;
   const auto host = plan.node_peaks.empty() ? "dram" : budget.nodes[0].name();
   PlannedActivations out{.layers = saved.layers,
@@ -203,8 +203,8 @@ void add_paths(PlanSummary& out, const Plan& plan, const Budget& budget) {
 
 /// Bytes free there when all volumes are made and most is saved.
 std::optional<PlannedSaving> summarize_saving(const Plan& plan, const Budget& budget) {
-  const auto system = std::ranges::find(budget.systems, true, &FileSystem::output);
-  if (!plan.saving || system == budget.systems.end()) return std::nullopt;
+  const auto system = std::ranges::find(budget.file_systems, true, &FileSystem::output);
+  if (!plan.saving || system == budget.file_systems.end()) return std::nullopt;
   const auto& saving = *plan.saving;
   Bytes volumes = 0;
   for (const auto p : system->paths) volumes += plan.volumes[p] + plan.path_overhead;
@@ -247,10 +247,10 @@ void add_network(PlanSummary& out, const Plan& plan, const Description& descript
 void add_model(PlanSummary& out, const Description& description, const state::Layout& layout) {
   out.parameters = layout.parameters();
   out.learning_parameters = layout.trainable_parameters();
-  out.weight_dtype = state::name_of(description.type);
+  out.weight_dtype = state::name_of(description.weight_dtype);
   out.compute_dtype = state::name_of(description.computes());
   out.optimizer = description.optimizer->name;
-  out.state_format = state::name_of(description.format);
+  out.state_format = state::name_of(description.state_format);
   Bytes kept = 0;
   for (const auto& chunk : layout.chunks()) {
     kept += weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk);
@@ -259,7 +259,7 @@ void add_model(PlanSummary& out, const Description& description, const state::La
 }
 
 PlannedUpdates summarize_updates(const Plan& plan, const state::Layout& layout, const Budget& budget) {
-  return {.asked = name_of(budget.updates),
+  return {.asked = name_of(budget.update_schedule),
           .schedule = name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred),
           .early_chunks = plan.early_chunks,
           .chunks = layout.chunks().size(),
@@ -303,7 +303,7 @@ PlanSummary summarize(const Plan& plan, const Description& description, const st
   out.kept_logits = plan.kept_slices;
   add_memory(out, plan, description.rule(), layout, budget);
   add_device_memory(out, plan, budget);
-  if (description.hidden > 0) add_boundaries(out, plan, layout, budget);
+  if (description.hidden_size > 0) add_boundaries(out, plan, layout, budget);
   out.saved_activations = summarize_saved(plan, budget);
   out.device_blocks = summarize_blocks(plan, description, layout);
   out.decisions = summarize_decisions(plan);

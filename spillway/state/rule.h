@@ -115,16 +115,22 @@ struct StateFields {
   return gradient_value_bytes(rule, chunk) + round_up(chunk.reduced.auxiliary_bytes(), Bytes{4096});
 }
 
+/// Bytes of memory that an update of an element reads and writes: the gradient, both parts of the weight, the moments.
+/// Of a run whose optimizer is of matrix scope those of its other tensors.
+[[nodiscard]] constexpr Bytes update_bytes(const UpdateRule& rule) noexcept {
+  const auto bytes = field_bytes(rule.type);
+  const auto moments = rule.optimizer->of(false).fields.size() * traits(rule.format).bytes;
+  return 2 * (bytes.weight + remainder_bytes(rule) + moments) + bytes.grad;
+}
+
 /// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a reduced one the
 /// update of S, and a weight that is read and written with its remainder; of a whole matrix what its optimizer says.
 [[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& of_all, const Chunk& chunk) noexcept {
   const auto rule = rule_of(of_all, chunk);
   if (chunk.whole) return rule.optimizer->matrix->cost(chunk.rows, chunk.columns);
   if (!chunk.reduced.any()) return chunk.values();
-  const auto bytes = field_bytes(rule.type);
-  const auto rewritten = 2 * (bytes.weight + remainder_bytes(rule));
-  const auto all = rewritten + 2 * rule.moments() * traits(rule.format).bytes + bytes.grad;
-  return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, all);
+  const auto rewritten = 2 * (field_bytes(rule.type).weight + remainder_bytes(rule));
+  return chunk.gradient_elements + ceil_div(chunk.elements * rewritten, update_bytes(rule));
 }
 
 /// The part of update_elements() that adds the change of a reduced matrix to its weight.

@@ -126,8 +126,8 @@ bool Subspaces::is_due(const Matrix& it) const {
   if (updates_ <= 0) return false;
   const auto& checks = description_.refits;
   const auto updates = static_cast<std::uint64_t>(updates_);
-  if (subspace::rotates(checks.rotate, updates, it.number)) return true;
-  return updates % checks.every == 0 && bias_of(it.kept).error() > checks.threshold;
+  if (subspace::rotates(checks.rotate_every, updates, it.number)) return true;
+  return updates % checks.check_every == 0 && bias_of(it.kept).error() > checks.threshold;
 }
 
 std::size_t Subspaces::elements(std::size_t tensor) const {
@@ -165,7 +165,7 @@ void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const d
 
 /// From the next step on; the moments begin with that, where they do not go on.
 void Subspaces::begin_later(Matrix& it) {
-  const bool anew = description_.refits.rotate > 0 || it.kept.refits == 0;
+  const bool anew = description_.refits.rotate_every > 0 || it.kept.refits == 0;
   it.record = {.refits = it.kept.refits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
   it.refitted = true;
   it.first = it.samples = false;

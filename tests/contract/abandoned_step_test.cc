@@ -64,8 +64,8 @@ Outcome train_twice(const plan::Description& description, const Settings& settin
 Settings placed(std::mt19937& random, const Directory& where, bool device) {
   auto out = DurableRun::settings(where.path(), 2, test::random_placement(random), Durability::none);
   out.threads = 1 + random() % 3;
-  out.budget.updates = random() % 2 == 0 ? plan::Updates::early : plan::Updates::deferred;
-  out.budget.speculate = true;
+  out.budget.update_schedule = random() % 2 == 0 ? plan::Updates::early : plan::Updates::deferred;
+  out.budget.speculative_updates = true;
   if (!device) {
     test::use_fake_nodes(out, random);
     return out;

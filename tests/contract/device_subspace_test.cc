@@ -28,7 +28,7 @@ Shape random_device_shape(std::mt19937& random, int round) {
   out.layers = 2;
   out.subspace = std::array{"up|down", "up", "layers\\.0"}[random() % 3];
   out.rank = std::array{32, 64, 12}[random() % 3];
-  if (random() % 2 == 0) out.checks.rotate = 3;
+  if (random() % 2 == 0) out.checks.rotate_every = 3;
   if (random() % 4 == 0) out.frozen = "embed|norm";
   out.format = static_cast<state::StateFormat>(round % 3);
   out.bf16_masters = round % 4 == 1;
@@ -90,7 +90,7 @@ TEST(DeviceSubspace, ChangesNoBit) {
     const auto description = describe(random_device_shape(random, round));
     const bool queued = random() % 3 != 0;
     const auto expected = train_in_subspaces(description, everything_in_dram(), false);
-    again[description.refits.rotate > 0] += expected.refits.back() > 1 ? 1 : 0;
+    again[description.refits.rotate_every > 0] += expected.refits.back() > 1 ? 1 : 0;
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 0.5 : 1), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());

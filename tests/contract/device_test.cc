@@ -61,8 +61,8 @@ TEST(Device, ChangesNoBit) {
       auto settings = with_device(random() % 3 == 0 ? 0 : random());
       settings.threads = 1 + random() % 3;
       settings.budget.window = random() % 4;
-      settings.budget.speculate = true;
-      settings.budget.updates = random() % 2 == 0 ? plan::Updates::early : plan::Updates::automatic;
+      settings.budget.speculative_updates = true;
+      settings.budget.update_schedule = random() % 2 == 0 ? plan::Updates::early : plan::Updates::automatic;
       settings.device.simulated.registers = random() % 4 != 0;
       auto& device = *settings.budget.device;
       device.coalesce_to = random() % 4 == 0 ? plan::kGoodCopy : random() % (48 * KiB);
@@ -194,7 +194,7 @@ TEST(Device, ARowOfTheEmbeddingCrossesOnceForAllItsTokens) {
       training.engine.flush();
       const auto ids = training.toy.token_ids(s);
       const auto rows = std::set(ids.begin(), ids.end()).size();
-      const auto bytes = description.row_index_bytes() + rows * description.hidden * 2;
+      const auto bytes = description.row_index_bytes() + rows * description.hidden_size * 2;
       EXPECT_LT(bytes, description.packed_rows_bytes());
       EXPECT_EQ(sent(training.engine, "upload activation 0"), stays ? bytes : 2 * bytes) << "step " << s;
     }

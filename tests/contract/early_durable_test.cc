@@ -18,7 +18,7 @@ class EarlyDurable : public ::testing::Test {
   [[nodiscard]] Settings settings(plan::Updates updates, const plan::PlacementShares& placement,
                                   plan::Durability durability = plan::Durability::step) const {
     auto out = DurableRun::settings(where_.path(), 2, placement, durability);
-    out.budget.updates = updates;
+    out.budget.update_schedule = updates;
     out.budget.clipping = false;
     out.budget.checkpoints = 3;
     return out;

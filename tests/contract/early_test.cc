@@ -56,8 +56,8 @@ EarlyOutcome train_early(const plan::Description& description, Settings settings
 
 Settings settings_of(plan::Updates updates) {
   auto out = everything_in_dram();
-  out.budget.updates = updates;
-  out.budget.speculate = true;
+  out.budget.update_schedule = updates;
+  out.budget.speculative_updates = true;
   return out;
 }
 
@@ -125,7 +125,7 @@ TEST(EarlyUpdatesPlan, AsManyAsOldVersionsFitAreEarly) {
 
 TEST(EarlyUpdatesPlan, ClippingWithoutSpeculationIsRefusedByName) {
   auto settings = settings_of(plan::Updates::early);
-  settings.budget.speculate = false;
+  settings.budget.speculative_updates = false;
   try {
     const Engine engine(describe({}), settings);
     FAIL() << "accepted";
@@ -143,7 +143,7 @@ TEST(EarlyUpdatesPlan, ClippingWithoutSpeculationIsRefusedByName) {
 TEST(EarlyUpdatesPlan, AStepThatClipsAlthoughThePlanSaysNoneIsUpdatedBehind) {
   const auto description = describe({.layers = 2, .tokens = 32});
   auto settings = settings_of(plan::Updates::early);
-  settings.budget.clipping = settings.budget.speculate = false;
+  settings.budget.clipping = settings.budget.speculative_updates = false;
   Engine engine(description, settings);
   engine.start();
   test::Toy toy(engine, description, description.micro_batches);

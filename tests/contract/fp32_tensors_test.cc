@@ -42,14 +42,14 @@ TEST_P(Fp32Runs, PlacementAndGoingOnChangeNoBit) {
 /// A model of one layer, whose gradients do not depend on its weights.
 plan::Description one_layer(state::ComputeType type, std::uint64_t micro_batches) {
   plan::Description out;
-  out.type = type;
+  out.weight_dtype = type;
   out.blocks = {{"layer",
                  state::BlockRole::layer,
                  {{.name = "w", .shape = {40, 64}, .decay = true},
                   {.name = "gate", .shape = {50, 90}, .decay = true, .form = state::Form::fp32},
                   {.name = "fixed", .shape = {300}, .training = state::Training::frozen, .form = state::Form::fp32},
                   {.name = "bias", .shape = {77}, .form = state::Form::fp32}}}};
-  out.hidden = 64;
+  out.hidden_size = 64;
   out.tokens = 8;
   out.micro_batches = micro_batches;
   return out;

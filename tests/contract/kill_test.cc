@@ -217,7 +217,7 @@ class KillEarly : public Kill {
 
   [[nodiscard]] Settings early(const plan::PlacementShares& placement) const {
     auto out = settings(placement);
-    out.budget.updates = plan::Updates::early;
+    out.budget.update_schedule = plan::Updates::early;
     out.budget.clipping = false;
     return out;
   }

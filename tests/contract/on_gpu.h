@@ -90,8 +90,8 @@ inline std::vector<device::fake::Range> ranges_of(const BlockPass& pass, const E
                                                   const plan::Description& description) {
   const auto& block = engine.layout().blocks()[pass.block];
   const Bytes element = description.computes() == state::ComputeType::fp32 ? 4 : 2;
-  const Bytes hidden = description.tokens * description.hidden * element;
-  const Bytes sums = description.tokens * description.hidden * sizeof(float);
+  const Bytes hidden = description.tokens * description.hidden_size * element;
+  const Bytes sums = description.tokens * description.hidden_size * sizeof(float);
   Bytes weights = pass.rows * block.columns * element;
   for (auto t = block.first_tensor; pass.rows == 0 && t < block.first_tensor + block.tensors; ++t) {
     const auto& tensor = engine.layout().tensors()[t];

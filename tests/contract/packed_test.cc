@@ -92,8 +92,8 @@ TEST(PackedWeights, ADeviceChangesNoBit) {
 /// A layer that has packed matrices of sizes that are no multiple of a block, and what is trainable beside them.
 plan::Description packed_layer(Form form, ComputeType type, std::optional<ComputeType> compute) {
   plan::Description out;
-  out.type = type;
-  out.compute = compute;
+  out.weight_dtype = type;
+  out.compute_dtype = compute;
   out.blocks = {{"layer",
                  state::BlockRole::layer,
                  {{.name = "adapter", .shape = {8, 64}},
@@ -101,7 +101,7 @@ plan::Description packed_layer(Form form, ComputeType type, std::optional<Comput
                   {.name = "norm", .shape = {33}, .training = state::Training::frozen},
                   {.name = "gate", .shape = {5, 9}, .training = state::Training::frozen, .form = Form::fp32},
                   {.name = "large", .shape = {601, 503}, .training = state::Training::frozen, .form = form}}}};
-  out.hidden = 64;
+  out.hidden_size = 64;
   out.tokens = 8;
   out.chunk_elements = 1 << 14;
   return out;
@@ -184,8 +184,8 @@ TEST(PackedWeights, PassesFindWhatTheirCodesStandFor) {
 /// Experts over several chunks, beside what is converted before a pass begins.
 plan::Description layer_of_experts(Form form, std::optional<ComputeType> compute, std::uint64_t pieces) {
   plan::Description out;
-  out.type = ComputeType::bf16;
-  out.compute = compute;
+  out.weight_dtype = ComputeType::bf16;
+  out.compute_dtype = compute;
   const auto frozen = [&](const char* name, std::vector<std::int64_t> shape) {
     return state::TensorSpec{
         .name = name, .shape = std::move(shape), .training = state::Training::frozen, .form = form};
@@ -195,7 +195,7 @@ plan::Description layer_of_experts(Form form, std::optional<ComputeType> compute
   out.blocks = {{"layer",
                  state::BlockRole::layer,
                  {{.name = "adapter", .shape = {8, 64}}, frozen("before", {7, 9}), experts, frozen("after", {31, 9})}}};
-  out.hidden = 64;
+  out.hidden_size = 64;
   out.tokens = 8;
   out.chunk_elements = 1 << 14;
   return out;
@@ -373,7 +373,7 @@ TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {
 /// Three chunks' worth of one tensor beside a small one, stored in pieces and whole.
 TEST(PackedWeights, NestedScalesAreThoseOfTheTensorWhereverItsChunksEnd) {
   plan::Description description;
-  description.type = ComputeType::bf16;
+  description.weight_dtype = ComputeType::bf16;
   const auto frozen = [](const char* name, std::int64_t rows) {
     return state::TensorSpec{
         .name = name, .shape = {rows, 1024}, .training = state::Training::frozen, .form = Form::nf4_nested};
@@ -381,7 +381,7 @@ TEST(PackedWeights, NestedScalesAreThoseOfTheTensorWhereverItsChunksEnd) {
   description.blocks = {{"layer",
                          state::BlockRole::layer,
                          {{.name = "adapter", .shape = {8, 64}}, frozen("small", 3), frozen("large", 17000)}}};
-  description.hidden = 64;
+  description.hidden_size = 64;
   description.tokens = 8;
   description.chunk_elements = 1 << 14;
   const Directory where;

@@ -75,7 +75,9 @@ class Rank {
  private:
   [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
   [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
-  [[nodiscard]] std::uint64_t each() const { return kTokensOfOne * description_.hidden; }  ///< values of a micro-batch
+  [[nodiscard]] std::uint64_t each() const {
+    return kTokensOfOne * description_.hidden_size;
+  }  ///< values of a micro-batch
 
   float sum_of(std::byte* weights, std::uint64_t elements) const { return see(weights).mean_of(elements); }
   Numbers weights_of(std::byte* weights, const state::Tensor& it) const {

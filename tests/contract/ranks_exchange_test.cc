@@ -44,7 +44,7 @@ TEST(Ranks, OnTwoMachinesSendBetweenThemWhatTwoProcessesWould) {
 TEST(Ranks, SendAndReceiveWhatThePlanSays) {
   auto shape =
       test::shape_of({.layers = 2, .embedding = false, .head = false, .micro_batches = 4, .subspace = "up|down"});
-  shape.checks = {.every = 100, .rotate = 1};
+  shape.checks = {.check_every = 100, .rotate_every = 1};
   for (const auto& [size, local] : {std::pair<std::size_t, std::size_t>{2, 2}, {3, 1}, {4, 1}, {4, 2}}) {
     for (const bool own_weights : {false, true}) {
       network::FakeNetwork network(size, static_cast<std::uint32_t>(size * 2 + local));

@@ -67,8 +67,8 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesOnDevices) {
   expect_same_in_every_world({.layers = 2, .tied = false, .micro_batches = 4, .frozen = "up", .fp32 = "norm"}, "half",
                              {.placement = {0.5, 0.5, 0.5, 0.5}, .paths = true, .device = keeps});
   expect_same_in_every_world(
-      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
-      {.placement = {0.5, 0, 0, 0}, .paths = true, .device = streams});
+      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.check_every = 100, .rotate_every = 2}},
+      "subspaces", {.placement = {0.5, 0, 0, 0}, .paths = true, .device = streams});
 }
 
 /// Blocks live there with the state of each process's shards, or come for the update, in every mixture.
@@ -91,8 +91,8 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
       untied, "half live there, all else on paths",
       {.placement = {0, 0, 0, 0}, .paths = true, .evaluates = true, .device = device(0.5, 0.5, 1)});
   expect_same_in_every_world(
-      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.every = 100, .rotate = 2}}, "subspaces",
-      {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
+      {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.check_every = 100, .rotate_every = 2}},
+      "subspaces", {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
 }
 
 /// Each frozen chunk is one process's, too, and comes to the passes of the others from there.
@@ -281,7 +281,7 @@ TEST(Ranks, OfAnyNumberUpdateWholeMatrices) {
 TEST(Ranks, OfAnyNumberTrainInSubspaces) {
   auto shape = Shape{.layers = 2, .micro_batches = 5, .subspace = "up|down"};
   expect_same_in_every_world(shape, "in memory");
-  shape.checks = {.every = 100, .rotate = 2};
+  shape.checks = {.check_every = 100, .rotate_every = 2};
   for (const bool own : {false, true}) {
     expect_same_in_every_world(shape, "in turn", {.placement = {1, 0.5, 0, 1}, .paths = true, .own_weights = own});
   }

@@ -18,9 +18,9 @@ namespace {
 
 /// What the toy saves of each layer: its input, as fp32. All layers that have a backward pass are asked for it.
 plan::SavedActivations saved_of(const plan::Description& description, plan::Spill spill) {
-  plan::SavedActivations out{.token_bytes = 5.0 * static_cast<double>(description.hidden),
+  plan::SavedActivations out{.token_bytes = 5.0 * static_cast<double>(description.hidden_size),
                              .spill = spill,
-                             .spilled_token_bytes = 4.0 * static_cast<double>(description.hidden),
+                             .spilled_token_bytes = 4.0 * static_cast<double>(description.hidden_size),
                              .graph_token_bytes = 1};
   for (std::uint32_t b = 0; b < description.blocks.size(); ++b) {
     if (description.blocks[b].role == state::BlockRole::layer) out.blocks.push_back(b);
@@ -65,18 +65,18 @@ TEST(Spilled, ComesBackAsItWas) {
       settings.budget.window = random() % 4;
       settings.budget.placement = {share(random), share(random), share(random), share(random)};
       settings.budget.durability = durable ? plan::Durability::step : plan::Durability::none;
-      settings.budget.saved = saved_of(description, plan::Spill::all);
-      const auto layers = plan::most_keeping(layout, settings.budget.saved);
+      settings.budget.saved_activations = saved_of(description, plan::Spill::all);
+      const auto layers = plan::most_keeping(layout, settings.budget.saved_activations);
       const auto found = train_spilled(description, settings, layers);
       expect_same(expected, found, text("round ", round, durable ? ", durable" : ""));
     }
     auto aside = everything_in_dram();
     test::use_fake_nodes(aside, {4e8, 1e8});
-    aside.budget.saved = saved_of(description, plan::Spill::all);
-    const auto all = plan::most_keeping(layout, aside.budget.saved);
+    aside.budget.saved_activations = saved_of(description, plan::Spill::all);
+    const auto all = plan::most_keeping(layout, aside.budget.saved_activations);
     expect_same(expected, train_spilled(description, aside, all), text("round ", round, ", on another tier"));
     auto kept = everything_in_dram();
-    kept.budget.saved = saved_of(description, plan::Spill::never);
+    kept.budget.saved_activations = saved_of(description, plan::Spill::never);
     expect_same(expected, train_spilled(description, kept, 0), text("round ", round, ", kept"));
   }
 }
@@ -91,7 +91,7 @@ TEST(Spilled, LeavesADeviceAndComesBackAsItWas) {
     for (const bool on_path : {false, true}) {
       const test::Directory directory;
       auto settings = test::with_device(test::tier(static_cast<double>(random() % 3) / 2), random());
-      settings.budget.saved = saved;
+      settings.budget.saved_activations = saved;
       if (on_path) settings.storage.places.push_back({directory.path()});
       if (on_path) settings.budget.paths.push_back({.name = "path:0", .capacity = 1 * GiB});
       if (on_path) settings.budget.placement = {0.5, 0.5, 0.5, 0.5};

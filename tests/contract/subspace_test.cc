@@ -118,7 +118,7 @@ class Reference {
 
   /// What is refitted from a step's gradient is for the next step.
   void take_over(const subspace::Projectors& next) {
-    if (description_.refits.rotate > 0) {
+    if (description_.refits.rotate_every > 0) {
       first_ = second_ = Dense(space_.rank, space_.rank), begun_ = steps_;
     } else {
       carry(next);
@@ -174,7 +174,7 @@ TEST(Subspace, StepsAreThoseOfDenseArithmeticInDouble) {
 
 TEST(Subspace, RotatingBeginsMomentsAnewAtTimesOfTheirOwn) {
   auto shape = one_matrix();
-  shape.checks = {.every = 100, .rotate = 3};
+  shape.checks = {.check_every = 100, .rotate_every = 3};
   Reference reference(shape);
   std::vector<std::uint64_t> refitted;
   for (std::uint64_t s = 1; s <= 9; ++s) {
@@ -261,7 +261,7 @@ Shape random_subspace_shape(std::mt19937& random, int round) {
   out.rank = std::array{32, 64, 12}[random() % 3];
   out.format = static_cast<state::StateFormat>(round % 3);
   if (random() % 4 == 0) out.frozen = "embed|norm";
-  if (random() % 2 == 0) out.checks.rotate = 3;
+  if (random() % 2 == 0) out.checks.rotate_every = 3;
   out.bf16_masters = round % 3 == 2;
   return out;
 }
@@ -281,7 +281,7 @@ TEST(Subspace, EarlyUpdatesThatStayOrArePutBackChangeNoBit) {
   const auto run = [&](bool early) {
     auto settings = everything_in_dram();
     settings.budget.clipping = false;
-    settings.budget.updates = early ? plan::Updates::early : plan::Updates::deferred;
+    settings.budget.update_schedule = early ? plan::Updates::early : plan::Updates::deferred;
     Engine engine(description, settings);
     EXPECT_EQ(engine.plan().early_chunks > 0, early);
     engine.start();

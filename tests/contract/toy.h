@@ -235,7 +235,7 @@ class Toy {
   }
 
   void run(const BlockPass& pass) {
-    const auto n = description_.tokens * description_.hidden;
+    const auto n = description_.tokens * description_.hidden_size;
     const auto& block = engine_.layout().blocks()[pass.block];
     switch (pass.kind) {
       case plan::PassKind::forward:

@@ -62,7 +62,7 @@ TEST(WidenedPasses, ADeviceChangesNoBit) {
       device.coalesce_to = random() % (48 * KiB);
       if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
       if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
-      const bool updates = placement > 1 && description.format == state::StateFormat::exact;
+      const bool updates = placement > 1 && description.state_format == state::StateFormat::exact;
       if (updates && random() % 2 == 0) device.state = share(random);
       if (updates && random() % 2 == 0) device.device_updated = share(random);
       const Directory directory;
@@ -80,14 +80,14 @@ TEST(WidenedPasses, ADeviceChangesNoBit) {
 /// A layer with a tensor of each kind, and the values that were stored in each.
 struct Layer {
   explicit Layer(std::uint64_t micro_batches) {
-    description.compute = ComputeType::fp32;
+    description.compute_dtype = ComputeType::fp32;
     description.blocks = {{"layer",
                            state::BlockRole::layer,
                            {{.name = "w", .shape = {40, 64}},
                             {.name = "fixed", .shape = {33}, .training = state::Training::frozen},
                             {.name = "gate", .shape = {50, 9}, .form = state::Form::fp32},
                             {.name = "bias", .shape = {77}}}}};
-    description.hidden = 64;
+    description.hidden_size = 64;
     description.tokens = 8;
     description.micro_batches = micro_batches;
   }

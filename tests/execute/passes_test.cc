@@ -67,7 +67,7 @@ TEST(Passes, OfATableAreSlices) {
   std::uint64_t rows = 0;
   while (const auto pass = run.step().next_pass()) {
     if (pass->kind == PassKind::forward && pass->block == 1) {
-      const auto hidden = planned.description.hidden;
+      const auto hidden = planned.description.hidden_size;
       const auto* input = reinterpret_cast<const std::uint16_t*>(pass->input);
       EXPECT_TRUE(std::equal(input, input + hidden, input + hidden)) << "the same token has the same row";
     }

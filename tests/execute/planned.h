@@ -42,7 +42,7 @@ class Planned {
     budget.placement = options.placement;
     budget.durability = options.durability;
     budget.checkpoints = 1;
-    if (options.early) budget.updates = plan::Updates::early;
+    if (options.early) budget.update_schedule = plan::Updates::early;
     budget.clipping = !options.early;
     if (options.device) budget.device = {.capacity = 1 * GiB, .weight = 0, .activation = 0};
     device.simulated.memory = 1 * GiB;

@@ -282,7 +282,7 @@ TEST(StepProtocol, KeepsWhatWasPredictedAndNothingElse) {
 TEST(StepProtocol, RefusesHyperparametersThatTheOptimizerHasNotAndStaysAsItWas) {
   StepProtocol it({.early = true});
   auto wrong = without_limit();
-  wrong.others["momentum of none"] = 1;
+  wrong.hyperparameters["momentum of none"] = 1;
   it.commit(), it.publish();
   EXPECT_THROW(it.check(wrong), Error);
   EXPECT_THROW(it.begin(wrong), Error);

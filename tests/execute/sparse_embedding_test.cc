@@ -148,7 +148,7 @@ TEST_P(Rows, OfVirtualRanksAreSummedByRankAndThenAsATree) {
   auto ranked = description;
   ranked.virtual_ranks = 5;
   ranked.micro_batches = counts.size();
-  ranked.type = state::ComputeType::fp32;
+  ranked.weight_dtype = state::ComputeType::fp32;
   SparseEmbedding of_ranks(ranked, layout, 0);
   std::vector<std::byte> out(plan::sparse_bytes(200, 8, 4));
   of_ranks.place(sums.data(), out.data());
@@ -180,7 +180,7 @@ TEST_P(Rows, OfSeveralProcessesAreThoseOfOne) {
   auto ranked = description;
   ranked.virtual_ranks = 5;
   ranked.micro_batches = counts.size();
-  ranked.type = state::ComputeType::fp32;
+  ranked.weight_dtype = state::ComputeType::fp32;
   const auto cut = ranked.layout();
   for (auto& id : ids) id %= 70;
   std::vector<float> gradient(200 * 8);
@@ -251,7 +251,7 @@ TEST_P(Rows, OfARecordThatCannotBeAreRefused) {
   rows.round(reinterpret_cast<const std::byte*>(gradient.data()), thread_pool);
   std::vector<std::byte> out(layout.chunks()[0].used * 2);
   const auto patch = [&] {
-    patch_sparse(layout.blocks()[0], description.type, layout.chunks()[0], out.data(), rounded);
+    patch_sparse(layout.blocks()[0], description.weight_dtype, layout.chunks()[0], out.data(), rounded);
   };
   EXPECT_NO_THROW(patch());
   for (const std::int64_t value : {std::int64_t{-1}, std::int64_t{600}}) {  // as the first id, and as the count

@@ -63,7 +63,7 @@ TEST(Tensors, GoThroughSavedState) {
   test::train_step(run, planned);
   run.save_weights(planned.where(), {.max_shard = 1 * GiB});
   run.save_state(planned.where());
-  EXPECT_EQ(other.load_state(planned.where(), planned.where(), 1, {}), planned.description.format);
+  EXPECT_EQ(other.load_state(planned.where(), planned.where(), 1, {}), planned.description.state_format);
   EXPECT_EQ(test::masters(other, planned), test::masters(run, planned));
   EXPECT_EQ(other.step().protocol().position().updates, 1);
   for (auto* it : {&run, &other}) test::train_step(*it, planned);

@@ -35,7 +35,8 @@ test::Case machine(std::mt19937& random) {
   out.rates.kept_backward = 0.6 * out.rates.backward;
   out.budget.device = DeviceTier{.capacity = (2 + random() % 12) * 256 * KiB};
   out.budget.streams_weights = true;
-  out.budget.saved = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .token_bytes = 4096, .on_device = true, .layers = 8};
+  out.budget.saved_activations = {
+      .blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .token_bytes = 4096, .on_device = true, .layers = 8};
   return out;
 }
 
@@ -109,7 +110,7 @@ TEST(Choice, LayersThatWereAskedAreObeyedBesideTheFastestBlocks) {
   std::mt19937 random(3);
   for (int round = 0; round < 20; ++round) {
     auto it = machine(random);
-    it.budget.saved.keep = 2;
+    it.budget.saved_activations.keep = 2;
     const auto plan = if_it_fits([&] { return plan_of(it); });
     if (!plan) continue;
     EXPECT_EQ(plan->keeping.size(), 2U);
@@ -123,9 +124,9 @@ TEST(Choice, OwnWeightsAreComparedBesideLayersThatWereAskedToo) {
   test::Case it(shape);
   it.with_path();
   it.description.world.size = 4;
-  it.budget.saved = {.blocks = {1, 2, 3, 4}, .token_bytes = 16, .layers = 4};
+  it.budget.saved_activations = {.blocks = {1, 2, 3, 4}, .token_bytes = 16, .layers = 4};
   for (const auto keep : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(2)}) {
-    it.budget.saved.keep = keep;
+    it.budget.saved_activations.keep = keep;
     it.budget.dram = GiB;
     const auto roomy = plan_of(it);
     it.budget.dram = roomy.dram_peak - roomy.resident / 2;  // all weights of all do not stay
@@ -152,7 +153,7 @@ TEST(Choice, OtherRanksFollowTheDecisionsOfTheOneWithMostToKeep) {
     it.description.step_tokens = 2 * it.description.tokens;
     it.description.world.size = 2;
     it.layout = it.description.layout();
-    it.budget.saved.blocks = {1, 2, 3, 4};
+    it.budget.saved_activations.blocks = {1, 2, 3, 4};
     it.budget.device->capacity = 1 * GiB;
     if (round % 2 == 1) it.with_path();
     std::vector<Plan> plans;

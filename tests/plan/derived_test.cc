@@ -85,7 +85,7 @@ TEST(Derived, ProductsAreOperationsOverTheirRate) {
   EXPECT_NEAR(whole.rates.forward, products + attention, 1e-12);
   EXPECT_NEAR(whole.rates.backward, 3 * (products + attention), 1e-12);
   EXPECT_EQ(whole.rates.between, 0);
-  EXPECT_EQ(whole.rates.last_forward, 0) << "a norm is bound by memory alone";
+  EXPECT_EQ(whole.rates.tail_forward, 0) << "a norm is bound by memory alone";
 
   shape.frozen = "up|down";
   const Derived frozen(shape, one_rate(), kStep);
@@ -96,7 +96,7 @@ TEST(Derived, ProductsAreOperationsOverTheirRate) {
 TEST(Derived, WhatIsBoundByMemoryIsBytesOverItsBandwidth) {
   const test::Shape shape{.hidden = 64, .ffn = 96, .tokens = 128, .micro_batches = 2};
   const Derived none(shape, one_rate(), kStep), some(shape, one_rate(1e9), kStep), twice(shape, one_rate(2e9), kStep);
-  for (const auto seconds : {&Rates::forward, &Rates::backward, &Rates::last_forward, &Rates::last_backward,
+  for (const auto seconds : {&Rates::forward, &Rates::backward, &Rates::tail_forward, &Rates::tail_backward,
                              &Rates::head_loss, &Rates::head_gradient, &Rates::between}) {
     EXPECT_GT(some.rates.*seconds, none.rates.*seconds);
     EXPECT_NEAR(some.rates.*seconds - none.rates.*seconds, 2 * (twice.rates.*seconds - none.rates.*seconds), 1e-12);

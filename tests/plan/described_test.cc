@@ -297,6 +297,22 @@ TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
   EXPECT_THROW(static_cast<void>(described(asked, profile)), Error);
 }
 
+TEST(Described, UpdateRatesFollowTheBytesOfAnUpdate) {
+  auto profile = workstation();
+  profile.nodes.push_back({.id = 2, .cxl = true, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
+  auto description = parse_description(model());
+  const auto of = [&] { return describe_machine(description, settings(), profile).settings; };
+  EXPECT_EQ(of().nodes[0].update, 2e9) << "profiles state the rate of AdamW with exact states";
+  description.state_format = state::StateFormat::bf16;  // 18 bytes in place of 26
+  EXPECT_NEAR(of().nodes[0].update, 2e9 * 26 / 18, 1);
+  EXPECT_NEAR(of().nodes[1].update, 5e8 * 26 / 18, 1);
+  EXPECT_NEAR(of().device->update, 3e10 * 26 / 18, 100);
+  EXPECT_EQ(of().nodes[0].update_thread, 5e8) << "one thread is not bound by memory alone";
+  description.state_format = state::StateFormat::exact;
+  description.optimizer = &optim::muon;
+  EXPECT_EQ(of().nodes[0].update, 2e9) << "products bound the updates of whole matrices";
+}
+
 TEST(Described, ARateThatAStepNeedsIsAskedFor) {
   auto profile = workstation();
   profile.nodes[0].update_elements_per_second = 0;

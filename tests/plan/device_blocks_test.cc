@@ -53,7 +53,7 @@ class DeviceBlocksTest : public ::testing::Test {
 TEST_F(DeviceBlocksTest, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheLink) {
   const auto found = plan({.capacity = 1 * GiB});
   EXPECT_EQ(blocks(found).device_resident, all());
-  const auto boundary = description_.tokens * description_.hidden * 2;
+  const auto boundary = description_.tokens * description_.hidden_size * 2;
   EXPECT_LE(found.to_device_per_step, round_up(boundary, 4096));
   EXPECT_LE(found.from_device_per_step, round_up(boundary, 4096));
   for (const auto& task : found.schedule.tasks) {
@@ -93,7 +93,7 @@ TEST_F(DeviceBlocksTest, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
     const auto role = layout_.blocks()[chunk.block].role;
     trainable += role == state::BlockRole::embedding ? 0 : chunk.elements;
   }
-  const auto boundaries = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden * 2, 4096);
+  const auto boundaries = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden_size * 2, 4096);
   EXPECT_GE(found.from_device_per_step, 12 * trainable);
   EXPECT_LE(found.from_device_per_step, 12 * trainable + boundaries);  // no gradient
   EXPECT_LE(found.to_device_per_step, 14 * trainable + boundaries);    // weights once more for backward

@@ -74,7 +74,7 @@ TEST(Fits, EveryCellOfADeviceIsWhatThePlannerSays) {
   auto asked = request();
   asked.description = test::describe({.layers = 4, .ffn = 1024, .tied = false, .tokens = 128, .micro_batches = 2});
   asked.budget.streams_weights = true;
-  asked.budget.saved = {.blocks = {1, 2, 3, 4}, .token_bytes = 8192, .on_device = true, .layers = 4};
+  asked.budget.saved_activations = {.blocks = {1, 2, 3, 4}, .token_bytes = 8192, .on_device = true, .layers = 4};
   asked.rates.update = 1e8;
   asked.rates.to_device = asked.rates.from_device = 1e9;
   asked.rates.device_update = 1e10;

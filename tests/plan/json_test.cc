@@ -44,7 +44,7 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
   EXPECT_EQ(again.world, (state::World{.size = 4, .rank = 3, .local = 2}));
   EXPECT_EQ(again.computes(), state::ComputeType::fp32);
   EXPECT_EQ(again.optimizer, &optim::lion);
-  EXPECT_EQ(again.refits.rotate, 3U);
+  EXPECT_EQ(again.refits.rotate_every, 3U);
   EXPECT_EQ(again.chunk_elements, 4096U);
   ASSERT_EQ(again.blocks.size(), 2U);
   const auto& tensors = again.blocks[1].tensors;

@@ -26,8 +26,8 @@ struct Shape {
   bool uneven = false;        ///< each of them has a share of its own, the second 1
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
-  bool bf16_masters = false;                                  ///< of these matrices
-  optim::RefitRule checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
+  bool bf16_masters = false;                                        ///< of these matrices
+  optim::RefitRule checks = {.check_every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
   state::ComputeType type = state::ComputeType::bf16;
   std::optional<state::ComputeType> compute = {};  ///< Description's
   std::uint64_t virtual_ranks = 1;                 ///< the same
@@ -86,7 +86,7 @@ inline Description describe(const Shape& shape) {
     out.blocks.push_back({"head", state::BlockRole::head, {{"head", {shape.vocabulary, shape.hidden}, true}}});
   }
   out.tied_head = shape.head && shape.tied && shape.embedding;
-  out.hidden = static_cast<std::uint64_t>(shape.hidden);
+  out.hidden_size = static_cast<std::uint64_t>(shape.hidden);
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
@@ -111,12 +111,12 @@ inline Description describe(const Shape& shape) {
     }
   }
   out.refits = shape.checks;
-  out.type = shape.type;
-  out.compute = shape.compute;
+  out.weight_dtype = shape.type;
+  out.compute_dtype = shape.compute;
   out.virtual_ranks = shape.virtual_ranks;
   out.shard_frozen = shape.shard_frozen;
   out.optimizer = shape.optimizer;
-  out.format = shape.format;
+  out.state_format = shape.format;
   out.seed = 42;
   return out;
 }

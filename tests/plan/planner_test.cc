@@ -199,7 +199,7 @@ Plan plan_of_updates(Updates updates, unsigned update_cores, Bytes dram = 1 * Gi
   const state::Layout layout(description.blocks, description.chunk_elements);
   Budget budget;
   budget.dram = dram;
-  budget.updates = updates;
+  budget.update_schedule = updates;
   budget.clipping = false;
   Rates rates;
   rates.cores = 2;

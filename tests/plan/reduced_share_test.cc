@@ -12,7 +12,7 @@ Description model(std::uint64_t rotate, std::uint64_t micro_batches = 2) {
   return test::describe({.micro_batches = micro_batches,
                          .subspace = "up|down",
                          .nonzeros = 8,
-                         .checks = {.every = 3, .threshold = 0.5, .rotate = rotate}});
+                         .checks = {.check_every = 3, .threshold = 0.5, .rotate_every = rotate}});
 }
 
 /// Elements of layers: in matrices, in those that are trained in subspaces, and in gradients of matrices.

@@ -20,18 +20,18 @@ constexpr std::size_t kLayers = 8;
 class SavedChoice : public ::testing::Test {
  protected:
   SavedChoice() {
-    it_.budget.saved = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .token_bytes = 8192, .layers = kLayers};
+    it_.budget.saved_activations = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .token_bytes = 8192, .layers = kLayers};
     it_.rates.update = 1e10;
     it_.rates.kept_forward = 1e-3, it_.rates.kept_backward = 2e-3;
-    it_.rates.last_forward = it_.rates.last_backward = 1e-6;
+    it_.rates.tail_forward = it_.rates.tail_backward = 1e-6;
   }
   [[nodiscard]] Plan plan() const { return make_plan(it_.description, it_.layout, it_.budget, it_.rates); }
   [[nodiscard]] Plan plan_of(std::uint64_t keep) const {
     auto budget = it_.budget;
-    budget.saved.keep = keep;
+    budget.saved_activations.keep = keep;
     return make_plan(it_.description, it_.layout, budget, it_.rates);
   }
-  [[nodiscard]] Bytes each() const { return saved_bytes(it_.description, it_.budget.saved, 1); }
+  [[nodiscard]] Bytes each() const { return saved_bytes(it_.description, it_.budget.saved_activations, 1); }
 
   test::Case it_{{.layers = kLayers, .hidden = 64, .ffn = 256, .chunk_elements = 4096}};
 };
@@ -60,11 +60,11 @@ TEST_F(SavedChoice, WhatIsNoFasterIsNotKept) {
 }
 
 TEST_F(SavedChoice, OnlyThoseThatCanAndThatHaveABackwardPass) {
-  it_.budget.saved.blocks = {2, 3};
+  it_.budget.saved_activations.blocks = {2, 3};
   EXPECT_EQ(plan().keeping, (std::vector<Index>{2, 3}));
   EXPECT_EQ(plan_of(kLayers).keeping, (std::vector<Index>{2, 3}));
   test::Case frozen({.layers = 3, .frozen = "^layers\\.0|embed"});
-  frozen.budget.saved = {.blocks = {1, 2, 3}, .token_bytes = 1, .layers = 3};
+  frozen.budget.saved_activations = {.blocks = {1, 2, 3}, .token_bytes = 1, .layers = 3};
   frozen.rates.kept_forward = 1e-3, frozen.rates.kept_backward = 2e-3;
   const auto found = make_plan(frozen.description, frozen.layout, frozen.budget, frozen.rates);
   EXPECT_EQ(found.keeping, (std::vector<Index>{2, 3}));
@@ -121,7 +121,7 @@ TEST_F(SavedChoice, WithPathsTheFastestIsNoSlowerThanNoneAndHasRoom) {
 }
 
 TEST_F(SavedChoice, ADeviceHoldsWhatItsLayersKeep) {
-  it_.budget.saved.on_device = true;
+  it_.budget.saved_activations.on_device = true;
   it_.rates.to_device = it_.rates.from_device = 1e10;
   it_.budget.device = DeviceTier{.capacity = 64 * MiB, .weight = 0, .activation = 0, .state = 0};
   const auto none = plan_of(0), all = plan_of(kLayers);
@@ -144,9 +144,9 @@ TEST_F(SavedChoice, ThePlanSaysWhatIsKeptAndWhy) {
   Bytes held = 0;
   for (const auto& part : told["bytes"]) held += part["bytes"].get<Bytes>();
   EXPECT_EQ(held, told["tiers"][0]["planned_peak"]) << "what is kept is a class of its own";
-  it_.budget.saved = {.layers = kLayers, .why = "this type shares keys"};
+  it_.budget.saved_activations = {.layers = kLayers, .why = "this type shares keys"};
   EXPECT_EQ(in_json(plan())["saved_activations"]["why"], "this type shares keys");
-  it_.budget.saved = {};
+  it_.budget.saved_activations = {};
   EXPECT_FALSE(in_json(plan()).contains("saved_activations"));
 }
 

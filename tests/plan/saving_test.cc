@@ -25,7 +25,7 @@ class SavingTest : public ::testing::Test {
     out.durability = Durability::none;
     out.paths.push_back({.capacity = capacity});
     out.saving = saving;
-    out.systems.push_back({.name = "/mnt", .free = free, .paths = {0}, .output = true});
+    out.file_systems.push_back({.name = "/mnt", .free = free, .paths = {0}, .output = true});
     return out;
   }
   [[nodiscard]] std::string refusal(const Budget& budget) const {
@@ -127,7 +127,7 @@ TEST_F(SavingTest, RefusesWhatDoesNotFitBesideTheVolumes) {
 TEST_F(SavingTest, RefusesWithoutAnyPath) {
   Budget budget;
   budget.saving = Saving{.saves = 3, .limit = 1};
-  budget.systems.push_back({.name = "/home", .free = 1 * MiB, .paths = {}, .output = true});
+  budget.file_systems.push_back({.name = "/home", .free = 1 * MiB, .paths = {}, .output = true});
   const auto words = refusal(budget);
   for (const auto* part : {"/home", "2 checkpoints", "smaller --save_total_limit", "--save_only_model"}) {
     EXPECT_NE(words.find(part), std::string::npos) << part << " in: " << words;
@@ -137,7 +137,7 @@ TEST_F(SavingTest, RefusesWithoutAnyPath) {
 TEST_F(SavingTest, RefusesVolumesThatTheirFileSystemCannotHold) {
   auto budget = shared(1 * MiB, 1 << 30, {});
   budget.saving.reset();
-  budget.systems[0].output = false;
+  budget.file_systems[0].output = false;
   EXPECT_NE(refusal(budget).find("the volumes of path:0 need"), std::string::npos);
 }
 

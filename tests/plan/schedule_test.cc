@@ -339,7 +339,7 @@ TEST(Schedule, RefitsWaitForAPassThatWaitsUnlessAPathTakesTheirGradient) {
 TEST(Schedule, RefitsCountByHowOftenTheyRun) {
   auto shape = Shape{.subspace = "up", .nonzeros = 4};
   const auto work = [&](std::uint64_t rotate) {
-    shape.checks.rotate = rotate;
+    shape.checks.rotate_every = rotate;
     const auto description = describe(shape);
     const auto layout = description.layout();
     std::uint64_t sum = 0;

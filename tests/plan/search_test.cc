@@ -56,7 +56,7 @@ TEST(Search, WhatSpillsIsKnownWithoutAPlan) {
 
 TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   auto it = test::Case();
-  it.budget.updates = Updates::early;
+  it.budget.update_schedule = Updates::early;
   it.budget.clipping = false;
   const auto problem = it.problem();
   const Units units(problem);
@@ -67,7 +67,7 @@ TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   ASSERT_FALSE(order.empty());
   choose_early(problem, trial, placement, lookahead_at(problem, 1, 1));
   for (const auto c : order) EXPECT_EQ(placement[c].when, When::early);
-  it.budget.updates = Updates::deferred;
+  it.budget.update_schedule = Updates::deferred;
   placement = units.place(0);
   EXPECT_EQ(choose_early(problem, trial, placement, lookahead_at(problem, 1, 1)), 0);
   EXPECT_EQ(placement, units.place(0));
@@ -89,9 +89,9 @@ TEST(Requests, WhatNoSizeMakesPossibleIsBadInput) {
   it.budget.placement.grad = 0.5;
   EXPECT_EQ(refused(it.problem()), ErrorCode::bad_input);
   it.budget.placement = {};
-  it.budget.updates = Updates::early;
+  it.budget.update_schedule = Updates::early;
   EXPECT_EQ(refused(it.problem()), ErrorCode::bad_input);
-  it.budget.speculate = true;
+  it.budget.speculative_updates = true;
   EXPECT_NO_THROW(check_request(it.problem()));
 }
 

@@ -24,12 +24,12 @@ class SpillChoice : public ::testing::Test {
     it_.budget.dram = 96 * MiB;
     it_.budget.durability = Durability::none;
     it_.budget.placement = {.weight = 1, .state = 1, .grad = 1, .activation = 1};
-    it_.budget.saved = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8},
-                        .token_bytes = 1 << 20,
-                        .layers = kEight,
-                        .spill = Spill::automatic,
-                        .spilled_token_bytes = 2000,
-                        .graph_token_bytes = 10};
+    it_.budget.saved_activations = {.blocks = {1, 2, 3, 4, 5, 6, 7, 8},
+                                    .token_bytes = 1 << 20,
+                                    .layers = kEight,
+                                    .spill = Spill::automatic,
+                                    .spilled_token_bytes = 2000,
+                                    .graph_token_bytes = 10};
     it_.rates.update = 1e10;
     it_.rates.kept_forward = 1e-3, it_.rates.kept_backward = 2e-3;
     it_.rates.copy = 258048e4;  // 0.1 ms
@@ -45,7 +45,7 @@ class SpillChoice : public ::testing::Test {
 
 TEST_F(SpillChoice, OnAFastPathAllLayersSpill) {
   auto never = it_;
-  never.budget.saved.spill = Spill::never;
+  never.budget.saved_activations.spill = Spill::never;
   const auto before = make_plan(never.description, never.layout, never.budget, never.rates);
   EXPECT_TRUE(before.spilling.empty());
   const auto found = plan();
@@ -54,7 +54,7 @@ TEST_F(SpillChoice, OnAFastPathAllLayersSpill) {
   EXPECT_LT(found.prediction.step_seconds, before.prediction.step_seconds - kEight * 0.5e-3);
   EXPECT_LE(found.dram_peak, it_.budget.dram);
   EXPECT_EQ(found.saved, kEight * 10 * it_.description.tokens) << "their graphs stay in memory";
-  const auto each = spilled_bytes(it_.description, it_.budget.saved);
+  const auto each = spilled_bytes(it_.description, it_.budget.saved_activations);
   EXPECT_EQ(found.path_breakdown.at("saved activations"), kEight * round_up(each, MiB));
   EXPECT_EQ(found.written_per_step, before.written_per_step + kEight * each);
   EXPECT_EQ(found.read_per_step, before.read_per_step + kEight * each);
@@ -100,30 +100,30 @@ TEST_F(SpillChoice, NothingGoesToAPathForItThatIsNotUsedOtherwise) {
 }
 
 TEST_F(SpillChoice, WhatIsAskedKeepsAsMuchAsHasRoomAndSpillsTheRest) {
-  it_.budget.saved.keep = kEight;
-  it_.budget.saved.token_bytes = 4 * MiB / static_cast<double>(it_.description.tokens);
+  it_.budget.saved_activations.keep = kEight;
+  it_.budget.saved_activations.token_bytes = 4 * MiB / static_cast<double>(it_.description.tokens);
   it_.budget.dram = 256 * MiB;
-  it_.budget.updates = Updates::deferred;
+  it_.budget.update_schedule = Updates::deferred;
   const auto roomy = plan();
   EXPECT_EQ(roomy.keeping.size(), kEight);
   it_.budget.dram = roomy.dram_peak - 10 * MiB;
   const auto found = plan();
   EXPECT_EQ(found.keeping.size() + found.spilling.size(), kEight);
   EXPECT_GT(found.spilling.size(), 0U);
-  it_.budget.saved.spill = Spill::never;
+  it_.budget.saved_activations.spill = Spill::never;
   EXPECT_THROW(static_cast<void>(plan()), Error);
 }
 
 TEST_F(SpillChoice, AllThatDoNotRecomputeSpillWhereThatIsAsked) {
-  it_.budget.saved.token_bytes = 1;
-  it_.budget.saved.spill = Spill::all;
+  it_.budget.saved_activations.token_bytes = 1;
+  it_.budget.saved_activations.spill = Spill::all;
   for (const auto layers : {std::size_t{3}, kEight}) {
-    it_.budget.saved.keep = layers;
+    it_.budget.saved_activations.keep = layers;
     const auto found = plan();
     EXPECT_EQ(found.spilling.size(), layers);
     EXPECT_TRUE(found.keeping.empty());
   }
-  it_.budget.saved.keep.reset();
+  it_.budget.saved_activations.keep.reset();
   EXPECT_TRUE(plan().keeping.empty());
 }
 
@@ -131,20 +131,20 @@ TEST_F(SpillChoice, FromADeviceTheyGoToTheHostsMemory) {
   it_.budget.device = DeviceTier{.capacity = 64 * MiB, .weight = 0, .activation = 0, .state = 0};
   it_.rates.to_device = it_.rates.from_device = 1e10;
   it_.budget.dram = 256 * MiB;
-  it_.budget.saved.keep = kEight;
-  it_.budget.saved.spill = Spill::all;
+  it_.budget.saved_activations.keep = kEight;
+  it_.budget.saved_activations.spill = Spill::all;
   set_path(1e6);
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
   EXPECT_EQ(found.decisions.layers.home, TierId{TierKind::host}) << "the path is slower";
   EXPECT_EQ(told(found).spill_tier.value(), "dram");
-  const auto each = spilled_bytes(it_.description, it_.budget.saved);
+  const auto each = spilled_bytes(it_.description, it_.budget.saved_activations);
   EXPECT_EQ(told(found).spilled_bytes, kEight * each);
   EXPECT_GE(found.from_device_per_step, kEight * each);
   EXPECT_GE(found.to_device_per_step, kEight * each);
   EXPECT_TRUE(found.schedule.activations.empty());
-  it_.budget.saved.on_device = true;
-  it_.budget.saved.keep.reset();
+  it_.budget.saved_activations.on_device = true;
+  it_.budget.saved_activations.keep.reset();
   const auto none = plan();
   EXPECT_TRUE(none.spilling.empty());
   EXPECT_NE(told(none).spill_why.value().find("simulated device"), std::string::npos);
@@ -157,20 +157,20 @@ TEST_F(SpillChoice, WithoutAPathTheyGoToALaterTierOfMemory) {
   it_.budget.dram = 1 * GiB;
   it_.budget.nodes = {{.id = 0, .capacity = 96 * MiB}, {.id = 2, .capacity = 256 * MiB}};
   it_.rates.nodes.assign(2, {.update = 1e9, .update_thread = 1e9, .read = 1e10});
-  it_.budget.saved.token_bytes = 128 * MiB / static_cast<double>(it_.description.tokens);
+  it_.budget.saved_activations.token_bytes = 128 * MiB / static_cast<double>(it_.description.tokens);
   const auto found = plan();
   EXPECT_EQ(found.spilling.size(), kEight);
   EXPECT_EQ(found.decisions.layers.home, (TierId{TierKind::host, 1}));
   EXPECT_TRUE(found.schedule.activations.empty()) << "nothing moves";
-  EXPECT_GE(found.node_peaks[1], kEight * spilled_bytes(it_.description, it_.budget.saved));
+  EXPECT_GE(found.node_peaks[1], kEight * spilled_bytes(it_.description, it_.budget.saved_activations));
   EXPECT_LE(found.node_peaks[0], it_.budget.nodes[0].capacity);
   EXPECT_EQ(told(found).spill_tier.value(), "numa:2");
-  it_.budget.nodes[1].capacity = 2 * MiB + 3 * spilled_bytes(it_.description, it_.budget.saved);
+  it_.budget.nodes[1].capacity = 2 * MiB + 3 * spilled_bytes(it_.description, it_.budget.saved_activations);
   EXPECT_LT(plan().spilling.size(), kEight);
 }
 
 TEST_F(SpillChoice, ThoseThatSpillLieEvenlyBeforeThoseThatKeep) {
-  const auto& saved = it_.budget.saved;
+  const auto& saved = it_.budget.saved_activations;
   using Blocks = std::vector<Index>;
   EXPECT_EQ(spilling_blocks(it_.layout, saved, {.keep = 0, .spill = 8}), (Blocks{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(spilling_blocks(it_.layout, saved, {.keep = 2, .spill = 9}), (Blocks{1, 2, 3, 4, 5, 6}));

@@ -72,9 +72,9 @@ TEST_F(Summary, OfOneProcessInHostMemoryHasTheKeysOfPlanJson) {
 }
 
 TEST_F(Summary, OfLayersThatMayKeepTellsThatNobodyAskedForANumber) {
-  it_.budget.saved = {.blocks = {1, 2}, .token_bytes = 100, .layers = 2};
+  it_.budget.saved_activations = {.blocks = {1, 2}, .token_bytes = 100, .layers = 2};
   EXPECT_TRUE(make_json(summarize_case()).at("saved_activations").at("asked").is_null());
-  it_.budget.saved.keep = 1;
+  it_.budget.saved_activations.keep = 1;
   const auto asked = make_json(summarize_case()).at("saved_activations");
   EXPECT_EQ(asked.at("asked"), 1);
   EXPECT_EQ(asked.at("keep"), 1);

@@ -89,7 +89,7 @@ TEST(VirtualRanks, TakeASumForEachLevelOfTheTreeBesideAGradient) {
   description.virtual_ranks = 4;
   EXPECT_EQ(description.gradient_sums(), 3U);
   EXPECT_EQ(description.layout().shards(), 4U);
-  description.type = state::ComputeType::fp32;
+  description.weight_dtype = state::ComputeType::fp32;
   EXPECT_EQ(description.gradient_sums(), 2U) << "the lowest lies in the gradient";
   description.virtual_ranks = 1;
   EXPECT_EQ(description.gradient_sums(), 0U);

@@ -62,6 +62,16 @@ TEST(UpdateRule, TakesTwelveEightAndSixBytesPerParameter) {
   EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32, .format = StateFormat::int8}), 6, 0.04);
 }
 
+TEST(UpdateRule, AnUpdateReadsAndWritesWeightAndMomentsAndReadsTheGradient) {
+  EXPECT_EQ(update_bytes({}), 26U);
+  EXPECT_EQ(update_bytes({.format = StateFormat::bf16}), 18U);
+  EXPECT_EQ(update_bytes({.format = StateFormat::int8}), 14U);
+  EXPECT_EQ(update_bytes({.optimizer = &optim::lion}), 18U);
+  EXPECT_EQ(update_bytes({.type = ComputeType::fp32}), 28U);
+  EXPECT_EQ(update_bytes({.type = ComputeType::fp16}), 30U);
+  EXPECT_EQ(update_bytes({.optimizer = &optim::muon}), 26U) << "AdamW's, which updates the other tensors";
+}
+
 TEST(UpdateRule, ExactLiesAsItAlwaysDid) {
   const Layout layout(kModel, 8192);
   const auto& chunk = layout.chunks()[0];

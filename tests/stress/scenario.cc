@@ -270,9 +270,9 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
     out.budget.device = test::tier(updates ? resident : 0, updates ? updated : 0, static_cast<double>(random() % 2));
     test::delay_copies(out, random());
   } else if (one_in(random, 3)) {
-    out.budget.updates = plan::Updates::early;
+    out.budget.update_schedule = plan::Updates::early;
     out.budget.clipping = scenario.update.max_grad_norm > 0;
-    out.budget.speculate = true;
+    out.budget.speculative_updates = true;
   }
   if (one_in(random, 4) && !life.device) {  // a limit; what does not fit is given more by the process
     out.budget.placement = {};

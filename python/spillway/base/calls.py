@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 
 if TYPE_CHECKING:
-    from spillway._engine import Description, DeviceSettings, EngineSettings
+    from spillway._engine import Description, DeviceSettings, Engine, EngineSettings, Network
 
 OUT_OF_MEMORY = (
     "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
     "or lower dram_budget. What was durable is kept: --resume_from_checkpoint true goes on from there"
 )
 
-EngineType = Callable[["Description", "EngineSettings"], Any]  # -> spillway._engine.Engine
+
+class EngineType(Protocol):
+    """The C++ engine, or what stands for it."""
+
+    def __call__(
+        self, description: Description, settings: EngineSettings, network: Network | None = None
+    ) -> Engine: ...
 
 
 def native_engine() -> EngineType:
@@ -26,7 +32,7 @@ def native_engine() -> EngineType:
 
 
 @contextmanager
-def loss_kernels(engine_type: EngineType, compute_dtype: str, device: DeviceSettings | None = None) -> Iterator[Any]:
+def loss_kernels(engine_type: EngineType, compute_dtype: str, device: DeviceSettings | None = None) -> Iterator[Engine]:
     """An engine of almost nothing, for a dry run that computes the loss as the run will."""
     from spillway._engine import BlockRole, BlockSpec, Description, TensorSpec
 

@@ -87,4 +87,4 @@ def refits(config: Config) -> RefitRule:
     """When there is a background refit. It does not matter where nothing is reduced."""
     if config.method != "lsp":
         return RefitRule()
-    return RefitRule(every=config.lsp_check_every, threshold=config.lsp_threshold, rotate=rotation(config))
+    return RefitRule(check_every=config.lsp_check_every, threshold=config.lsp_threshold, rotate_every=rotation(config))

@@ -67,16 +67,20 @@ def own_keys() -> dict[str, str]:
     return {key: of.copy().pop() for key, of in owners.items() if len(of) == 1 and key.startswith(f"{min(of)}_")}
 
 
-def update(config: Any, learning_rate: float) -> dict[str, float]:
-    """Hyperparameters of a step, by the engine's names: the configuration's, but that the learning rate is
-    `learning_rate`. Groups that have a highest rate of their own follow the same schedule."""
+def make_update(config: Any, learning_rate: float) -> _engine.StepUpdate:
+    """The values of one update. `learning_rate` overrides the configuration's. Groups that have a highest rate of their
+    own follow the same schedule."""
     optimizer = OPTIMIZERS[config.optim]
-    out = {}
+    values = {}
     for group in optimizer.groups():
         for each in group.hyperparameters:
             name = f"{group.name}.{each.name}" if optimizer.others else each.name
-            out[name] = rate(config, each, learning_rate) if each.name == "learning_rate" else value(config, each)
-    return out
+            values[name] = rate(config, each, learning_rate) if each.name == "learning_rate" else value(config, each)
+    made = _engine.StepUpdate(max_grad_norm=config.max_grad_norm)
+    made.learning_rate = values.pop("learning_rate", made.learning_rate)
+    made.weight_decay = values.pop("weight_decay", made.weight_decay)
+    made.hyperparameters = values
+    return made
 
 
 def rate(config: Any, hyperparameter: Hyperparameter, learning_rate: float) -> float:

@@ -195,12 +195,12 @@ class Session(OwnRun):
     def _give(self, place: Path) -> None:
         """Writes this process's part of the files that rank 0 writes."""
         self._engine.save_model(place)
-        if self.plan.get("durability", "none") == "none":
+        if self._engine.planned.durability == "none":
             self._engine.save_state(place)
 
     def _fill(self, place: Path) -> None:
         """An empty directory."""
-        if self.plan.get("durability", "none") == "none":
+        if self._engine.planned.durability == "none":
             return self._fill_whole(place)
         self._engine.save_model(place)
         self._save_tokenizer(place)
@@ -218,7 +218,7 @@ class Session(OwnRun):
     def _save_in_run(self, run: Run) -> None:
         """A checkpoint with the state in place of the one before, or where steps are durable without, the model alone;
         and that at the root."""
-        if self.plan.get("durability", "none") != "none":
+        if self._engine.planned.durability != "none":
             return run.write_model(self._fill)
         made, before = self._write_checkpoint(run), self._made
         checkpoints.publish(made, run.output_dir)

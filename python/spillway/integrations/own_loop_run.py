@@ -189,7 +189,7 @@ class OwnRun:
         if run := self._run:
             self._engine.commit(self._state.moving())
             self._display.step(self._state.step, result, tokens, rate, logged=False)
-            if self.plan.get("durability", "none") != "none":
+            if self._engine.planned.durability != "none":
                 run.require_volumes(self._engine, lambda: self._write_checkpoint(run))
         self._tell_notices()
         if run:
@@ -206,7 +206,7 @@ class OwnRun:
     def _log(self, row: dict[str, Any]) -> None:
         """To metrics.jsonl, before the step is durable, and to trackers."""
         if self._run is not None:
-            self._run.log(row, sync=self.plan.get("durability") == "step")
+            self._run.log(row, sync=self._engine.planned.durability == "step")
 
     def _tell_notices(self) -> None:
         chosen = products.said(self._config.compute_dtype, self._config.chosen)
@@ -221,7 +221,7 @@ class OwnRun:
                 self._display.note(notice)
 
     def _summary(self) -> dict[str, Any]:
-        return summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)
+        return summary(self._config, self._engine.planned, self._engine.measured(), self._state, self._seconds)
 
     def _rate(self, step: int) -> float:
         if self._schedule is None:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from spillway import _engine
-from spillway._engine import DeviceSettings, GpuProfile, Profile
+from spillway._engine import DeviceSettings, GpuProfile, PlanSummary, Profile
 from spillway.base import ranks, sizes
 from spillway.config.checks import not_on_a_gpu
 from spillway.errors import DoesNotFit, InputError
@@ -176,14 +176,14 @@ def gpu_settings(place: Place) -> DeviceSettings:
     return DeviceSettings(name=f"cuda:{place.device.index}", stream=place.stream())
 
 
-def left(plan: Mapping[str, Any]) -> int:
+def left(plan: PlanSummary) -> int:
     """Bytes of a GPU that a plan leaves to PyTorch: what the engine's own memory does not take."""
-    tier = next((tier for tier in plan["tiers"] if tier["name"] == "device"), None)
+    tier = next((tier for tier in plan.tiers if tier.name == "device"), None)
     if tier is None:
         return 0
-    there = [part for part in plan["bytes"] if part["tier"] == "device"]
-    work = sum(part["bytes"] for part in there if part["class"] in ("working set", "saved activations"))
-    return int(tier["capacity"] - (tier["planned_peak"] - work))
+    there = [part for part in plan.bytes if part.tier == "device"]
+    work = sum(part.bytes for part in there if part.class_ in ("working set", "saved activations"))
+    return tier.capacity - (tier.planned_peak - work)
 
 
 def measure(made: DeviceSettings, rule: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spillway.base.calls import translated
 from spillway.errors import DoesNotFit
@@ -12,7 +12,7 @@ from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
     from spillway import _engine
-    from spillway._engine import MemoryPlaces, NodeSettings, PathSettings, Profile
+    from spillway._engine import Engine, MemoryPlaces, NodeSettings, PathSettings, PlanSummary, Profile
     from spillway.config.values import NodeShare
 
 
@@ -114,21 +114,19 @@ def measured_node(number: int, capacity: int, rate: _engine.NodeRate) -> NodeSet
     )
 
 
-def where(plan: Mapping[str, Any], engine: Any) -> MemoryPlaces | None:
+def where(plan: PlanSummary, engine: Engine) -> MemoryPlaces | None:
     """Places of the arena as the kernel says; None when DRAM is one tier."""
     if names(plan) == ["dram"]:
         return None
-    places: MemoryPlaces | None = engine.where()
-    return places
+    return engine.where()
 
 
-def names(plan: Mapping[str, Any]) -> list[str]:
+def names(plan: PlanSummary) -> list[str]:
     """The names of the tiers of host memory."""
-    found = [tier["name"] for tier in plan["tiers"]]
-    return [name for name in found if name != "device" and not name.startswith("path:")]
+    return [tier.name for tier in plan.tiers if tier.name != "device" and not tier.name.startswith("path:")]
 
 
-def measured_peaks(plan: Mapping[str, Any], places: MemoryPlaces | None, process: int) -> dict[str, int]:
+def measured_peaks(plan: PlanSummary, places: MemoryPlaces | None, process: int) -> dict[str, int]:
     """Peak bytes of each tier of memory. `places`: of where(). Other memory of the process counts to the first tier."""
     first, *others = names(plan)
     tiers = places.nodes if places else {}
@@ -137,7 +135,7 @@ def measured_peaks(plan: Mapping[str, Any], places: MemoryPlaces | None, process
     return {first: rest} | {name: held.there for name, held in later.items()}
 
 
-def memory_peak(plan: Mapping[str, Any]) -> int:
+def memory_peak(plan: PlanSummary) -> int:
     """Planned, of the whole process."""
     memory = names(plan)
-    return sum(int(tier["planned_peak"]) for tier in plan["tiers"] if tier["name"] in memory)
+    return sum(tier.planned_peak for tier in plan.tiers if tier.name in memory)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from spillway._engine import PlanSummary
 from spillway.config import Config
 from spillway.output.state import RunState
 
@@ -17,7 +18,7 @@ def endurance(config: Config) -> dict[str, int]:
 
 
 def summary(
-    config: Config, plan: dict[str, Any], measured: dict[str, Any], state: RunState, seconds: Sequence[float]
+    config: Config, plan: PlanSummary, measured: dict[str, Any], state: RunState, seconds: Sequence[float]
 ) -> dict[str, Any]:
     """`measured`: as Session.measured() gives it; `seconds`: of every step of this process."""
     measured = dict(measured)
@@ -29,17 +30,21 @@ def summary(
         "skipped_steps": state.skipped,
         "tokens_seen": state.tokens_seen,
         "step_seconds": {
-            "predicted": plan.get("predicted_step_seconds"),
+            "predicted": plan.predicted_step_seconds,
             "measured": statistics.median(seconds) if seconds else None,
             "measured_quartiles": quartiles(seconds),
         },
-        "bottleneck": plan.get("bottleneck"),
-        "durability": plan.get("durability", "none"),
+        "bottleneck": plan.bottleneck,
+        "durability": plan.durability,
         "endurance_used": {name: written.get(name, 0) / rated for name, rated in endurance(config).items()},
         "tiers": [
-            {key: tier[key] for key in ("name", "capacity", "planned_peak")}
-            | {"measured_peak": peaks.get(tier["name"])}
-            for tier in plan["tiers"]
+            {
+                "name": tier.name,
+                "capacity": tier.capacity,
+                "planned_peak": tier.planned_peak,
+                "measured_peak": peaks.get(tier.name),
+            }
+            for tier in plan.tiers
         ],
     }
     return own | {name: value for name, value in measured.items() if name not in own}

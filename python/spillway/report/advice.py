@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from spillway._engine import Description, EngineSettings, PlanSummary
+from spillway._engine import Description, EngineSettings
 from spillway.base.calls import EngineType, native_engine, translated
 from spillway.base.documents import make_document
 from spillway.base.sizes import duration, size
@@ -75,7 +75,7 @@ def predicted(engine_type: EngineType, description: Description, settings: Engin
         engine = engine_type(description, settings)
     except (MemoryError, ValueError, OSError, RuntimeError):
         return None
-    summary: PlanSummary = engine.plan()
+    summary = engine.plan()
     engine.close()
     return summary.predicted_step_seconds
 

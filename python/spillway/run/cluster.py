@@ -3,10 +3,12 @@ what bounds their steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import NetworkBytes, PlanSummary
 from spillway.base.counts import counted
 from spillway.base.ranks import Ranks
 
@@ -45,20 +47,21 @@ def read_cluster(profile: Profile, on_gpu: bool) -> Cluster | None:
     return Cluster(machines, len(profile.gpus) if on_gpu else 1) if machines else None
 
 
-def limits(plan: Plan, cluster: Cluster, network: float) -> Plan:
-    """The summary of a plan for one process of a cluster. `network`: bytes per second of a machine, each way.
+def limits(plan: PlanSummary, alone: Mapping[str, float], cluster: Cluster, network: float) -> Plan:
+    """The summary of a plan for one process of a cluster. `alone`: seconds that each resource needs by itself;
+    `network`: bytes per second of a machine, each way.
 
     "network_needed": with less than that it would be the network that bounds a step, were all else as planned.
     "network_bound_from": so many machines from which on it takes longer than the storage paths, whose part shrinks with
     each machine while what crosses between machines grows towards twice what two of them send."""
-    alone = plan["seconds_alone"]
     others = max(seconds for name, seconds in alone.items() if name != "network")
-    crossing = cluster.processes * max(plan["between_machines"].values())
+    between = plan.between_machines or NetworkBytes()
+    crossing = cluster.processes * max(between.sent, between.received)
     summary: Plan = {"machines": cluster.machines, "processes": cluster.processes, "network": network}
     summary["between_machines_per_step"] = crossing
     if crossing and others > 0:
         summary["network_needed"] = crossing / others
-    paths = max((alone.get(name, 0.0) for name in ("paths", *plan.get("path_bytes_per_step", {}))), default=0.0)
+    paths = max((alone.get(name, 0.0) for name in ("paths", *plan.path_bytes_per_step)), default=0.0)
     if crossing and paths and network:
         summary["network_bound_from"] = bound_from(cluster.machines, crossing / network, paths)
     return {"cluster": summary}

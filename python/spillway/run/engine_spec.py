@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spillway import _engine
-from spillway._engine import Description, DeviceSettings, EngineSettings, PassSeconds, PlanSummary
+from spillway._engine import Description, DeviceSettings, Engine, EngineSettings, Network, PassSeconds, PlanSummary
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.base.documents import make_document
@@ -67,7 +67,7 @@ class EngineSpec:
 @dataclass(frozen=True)
 class PlannedEngine:
     spec: EngineSpec
-    engine: Any  # spillway._engine.Engine
+    engine: Engine
     summary: PlanSummary
     plan: dict[str, Any]  # the content of plan.json
 
@@ -158,14 +158,16 @@ def add_network(settings: EngineSettings, world: World) -> None:
     settings.profile = profile
 
 
-def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Any = None) -> PlannedEngine:
-    """DoesNotFit where no placement fits the budgets. `network`: of several processes (_engine.Network)."""
+def plan_engine(
+    spec: EngineSpec, profiled: Profiled, engine_type: EngineType, network: Network | None = None
+) -> PlannedEngine:
+    """DoesNotFit where no placement fits the budgets. `network`: of several processes."""
     config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
     stages.say("planning")
     with translated(), name_measured_rows(profiled), name_free_memory(config, spec.settings.device):
         told = (spec.description, spec.settings)
-        engine = engine_type(*told) if network is None else engine_type(*told, network)  # type: ignore[call-arg]
-        summary: PlanSummary = engine.plan()
+        engine = engine_type(*told) if network is None else engine_type(*told, network)
+        summary = engine.plan()
     plan = make_document(summary)
     if config.chosen:
         plan["compute_why"] = config.chosen
@@ -174,13 +176,13 @@ def plan_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType, n
     if words := device.describe_gpu_memory(config, spec.settings.device):
         plan["gpu_memory_why"] = words
     if shape.pairs:
-        plan["reference"] = first_pass(shape, plan, spec.settings.seconds)
+        plan["reference"] = first_pass(shape, summary.predicted_step_seconds, spec.settings.seconds)
     plan["threads"] = {"compute": threads.compute, "words": threads.words}
     if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
     plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None)
-    return PlannedEngine(spec, engine, summary, plan | replays.plan_replays(config, plan))
+    return PlannedEngine(spec, engine, summary, plan | replays.plan_replays(config, summary.predicted_step_seconds))
 
 
 @contextmanager
@@ -334,11 +336,11 @@ def work_size(shape: WorkShape, tiles: TokenTiles = ALL_AT_ONCE) -> WorkSize:
     return WorkSize(shape.micro_batches, shape.largest_share * tokens, shape.virtual_ranks, parts)
 
 
-def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: PassSeconds) -> dict[str, Any]:
+def first_pass(shape: WorkShape, step: float, seconds: PassSeconds) -> dict[str, Any]:
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's passes, whose others move more
-    bytes than it does. `seconds`: of passes, as profiled."""
+    bytes than it does. `step`: predicted seconds of a step; `seconds`: of passes, as profiled."""
     summary: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
-    step, passes = plan.get("predicted_step_seconds"), seconds.forward + seconds.backward
+    passes = seconds.forward + seconds.backward
     return summary | ({"predicted_seconds": shape.passes * step * seconds.forward / passes} if step and passes else {})
 
 

@@ -48,7 +48,7 @@ class EngineState:
         self._run = keeping.run
         self._world, self._writes = world, world.leads
         self._alone = keeping.alone or world.ranks.world > 1  # what is saved is
-        self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
+        self._engine, self._plan, self._durable = planned.engine, planned.summary, planned.durable
         self._description = planned.spec.description
 
     def start(self, start_point: StartPoint) -> Recovery | None:
@@ -141,7 +141,7 @@ class EngineState:
     def _keep_step(self) -> None:
         """Makes the last committed step durable on the paths of every process, if only checkpoints are durable. Another
         number of processes takes it over."""
-        if self._plan.get("durability") == "checkpoint":
+        if self._plan.durability == "checkpoint":
             self._engine.leave("")
 
     def _give_model(self, directory: Path) -> None:
@@ -210,7 +210,7 @@ class EngineState:
     def _find_known_step(self, start_point: StartPoint) -> int:
         """The newest step that metrics.jsonl proves durable; 0: none. The row of a step is written before its commit,
         and a commit waits for the commit before it."""
-        if not (self._writes and start_point.durable and self._plan.get("durability") == "step"):
+        if not (self._writes and start_point.durable and self._plan.durability == "step"):
             return 0
         return max(0, read_newest_step(Path(self._spec.config.output_dir) / METRICS) - 2)
 

@@ -99,14 +99,14 @@ def compute_shares(counts: Counts, before: Counts | None = None) -> dict[str, fl
     return shares
 
 
-def summarise_met(counts: Counts, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of summary.json: mean and layers, the part of the met experts that lay in memory, and the planned share
-    with its source. Empty without counted steps."""
+def summarise_met(counts: Counts, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of summary.json: mean and layers, the part of the met experts that lay in memory, and `planned`, the
+    entry of plan.json. Empty without counted steps."""
     if not (shares := compute_shares(counts)):
         return {}
     asked, resident = sum(it.asked for it in counts.values()), sum(it.resident for it in counts.values())
-    mean, planned = statistics.mean(shares.values()), dict(plan.get(ENTRY, {}))
-    return {ENTRY: {"mean": mean, "layers": shares, "resident": resident / max(1, asked), "planned": planned}}
+    mean, resident_share = statistics.mean(shares.values()), resident / max(1, asked)
+    return {ENTRY: {"mean": mean, "layers": shares, "resident": resident_share, "planned": dict(planned)}}
 
 
 def summarise_planned(description: Description, is_recorded: bool = False) -> dict[str, Any]:

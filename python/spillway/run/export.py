@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import Description
+from spillway._engine import Description, Engine
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
@@ -104,7 +104,7 @@ def require_all(run: StoredRun, shards: Sequence[Shard]) -> None:
         )
 
 
-def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Any]) -> int:
+def last_of_all(run: StoredRun, shards: Sequence[Shard], engines: Sequence[Engine]) -> int:
     """The last step that is durable on every shard."""
     steps = [engine.durable_step() for engine in engines]
     apart = [str(shard) for shard, each in zip(shards, steps, strict=True) if each.line != run.identity.line]
@@ -153,7 +153,7 @@ def saving_weights(run: StoredRun, target: Path) -> Saves:
         base_files.check(run.identity.fixed.get(BASE), source)
     files.load_buffers(meta_model, source)
 
-    def saves(engine: Any, writes: bool) -> None:
+    def saves(engine: Engine, writes: bool) -> None:
         by = files.save_weights if writes else files.give_weights
         by(meta_model, run.description(), engine, target, files.MAX_SHARD, begins_with(run.config))
 
@@ -205,7 +205,7 @@ def saving_adapters(run: StoredRun, target: Path) -> Saves:
     assert adapters is not None
     adapters.adapt(build(load_trained_config(run), DTYPES[run.config.weight_dtype]))
 
-    def saves(engine: Any, writes: bool) -> None:
+    def saves(engine: Engine, writes: bool) -> None:
         if writes:
             adapters.save(engine, run.description(), run.config.model, target)
         else:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import DurableStep, FoundShard, KeptLine, RunLines, WayKind, WayOn, way_on
+from spillway._engine import DurableStep, Engine, FoundShard, KeptLine, PlanSummary, RunLines, WayKind, WayOn, way_on
 from spillway.base.sizes import size
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError
@@ -78,7 +78,7 @@ class Lines:
     def start(self, session: SessionProtocol, start: Start) -> Recovery | None:
         """Starts the session. No volume is made before its run is known in `output_dir`, and which line of it is to be
         on all volumes."""
-        several, durable = self._world.ranks.world > 1, session.plan.get("durability", "none") != "none"
+        several, durable = self._world.ranks.world > 1, session.planned.durability != "none"
         goes_on = start.durable or start.resume is not None
         base = self._identity.fixed.get(BASE) if goes_on else None
         start_point = StartPoint(start.resume, start.durable, start.fresh, start.held, base=base)
@@ -88,7 +88,7 @@ class Lines:
             if not start.durable and self._world.ranks.world == 1:
                 self.renew()
             start_point = replace(start_point, line=partial(self._line, start), lines=self)
-        elif not (self._world.leads and any(tier["name"].startswith("path:") for tier in session.plan["tiers"])):
+        elif not (self._world.leads and any(tier.name.startswith("path:") for tier in session.planned.tiers)):
             return session.start(start_point)
         with self._identity.claim(self._output_dir) if self._world.leads else nullcontext():
             return session.start(start_point)
@@ -125,7 +125,7 @@ class Lines:
         replaced = known.before is not None and line == self._before
         return known.before["processes"] if replaced and known.before is not None else known.processes
 
-    def look(self, engine: Any) -> Way:
+    def look(self, engine: Engine) -> Way:
         """InputError where a shard is missed."""
         world, known = self._world, self._identity
         rank = world.ranks.rank
@@ -165,9 +165,9 @@ class Lines:
                 f"other devices or directories, or start {line.world} processes"
             )
 
-    def require_room(self, plan: dict[str, Any]) -> None:
+    def require_room(self, plan: PlanSummary) -> None:
         """DoesNotFit where the volumes of all processes have no room beside those that are there."""
-        peaks = [tier["planned_peak"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
+        peaks = [tier.planned_peak for tier in plan.tiers if tier.name.startswith("path:")]
         own = []
         for path, peak in zip(self._paths, peaks, strict=False):
             if Path(path.place).is_block_device():

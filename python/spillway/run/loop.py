@@ -120,7 +120,7 @@ class Loop:
         self.session = session
         self.saved = saved
         self.committed = True  # the session has the step that the state says
-        self.every_step = session.plan.get("durability") == "step"
+        self.every_step = session.planned.durability == "step"
         self.run.open_metrics()
         if self.every_step and self.world.leads:
             flush(self.output_dir)  # the file is there after a power cut, too
@@ -287,7 +287,7 @@ class Loop:
     def require_volumes(self) -> None:
         """VolumeDisplaced if a volume lost its file, after a save that needs no volume. A run without durable steps
         gets a notice and goes on."""
-        if self.session.plan.get("durability", "none") != "none":
+        if self.session.planned.durability != "none":
             self.run.require_volumes(self.session, lambda: self.save(with_state=True))
         elif not self.told_displaced and (volumes := self.session.displaced_volumes()):
             self.display.note(displaced.describe(volumes))
@@ -345,14 +345,15 @@ class Loop:
             words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
             return f"{step} is not saved, but {words}"
         except Exception as error:
-            if self.session.plan.get("durability", "none") != "none":
+            if self.session.planned.durability != "none":
                 return ""  # what is durable was so before
             lost = f"{step} is lost with this process, since it cannot stay on a storage path: {unsaved.why(error)}"
         return self.save_elsewhere() or self.save_model_alone() or lost
 
     def save_elsewhere(self) -> str:
         """A whole checkpoint in a storage directory that has room for it, named in words."""
-        needed = int(self.session.plan.get("saving", {}).get("checkpoint_bytes", 0))
+        saving = self.session.planned.saving
+        needed = saving.checkpoint_bytes if saving is not None else 0
         for place in unsaved.with_room(self.config, needed):
             target = place / f"{self.output_dir.name}-checkpoint-{self.state.step}"
             with suppress(Exception):
@@ -408,4 +409,4 @@ class Loop:
 
     def summary(self, session: SessionProtocol) -> dict[str, Any]:
         """summary.json: prediction beside measurement."""
-        return summary(self.config, session.plan, session.measured(), self.state, self.seconds)
+        return summary(self.config, session.planned, session.measured(), self.state, self.seconds)

@@ -16,6 +16,7 @@ from spillway.base.documents import make_document, parse_json, read_text
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError, first_line
+from spillway.machine import nodes
 from spillway.run import cluster, replays
 from spillway.run.machine_request import request_of, settings_of, widths
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from spillway._engine import (
         DescribedMachine,
         Description,
-        Fits,
+        Engine,
         MachineRequest,
         PlanSummary,
         Profile,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 GROUPS = ("weight", "state", "grad", "activation")
+RESOURCES = ("compute", "device_update", "from_device", "network", "to_device", "transfer", "update")
 Tell = Callable[[str], None]
 Plan = dict[str, Any]
 
@@ -56,7 +58,7 @@ class Asked:
         with translated():
             return _engine.describe_machine(self.description, self.request, self.profile)
 
-    def engine(self) -> Any:
+    def engine(self) -> Engine:
         """An engine that has planned. Raises InputError, DoesNotFit."""
         from spillway import _engine
         from spillway.base.calls import translated
@@ -99,7 +101,7 @@ class Planned:
 
     plan: Plan
     asked: Asked
-    engine: Any
+    engine: Engine
     config: Config  # settled for one process of that machine
     asked_config: Config  # before
     on_gpu: bool
@@ -168,22 +170,23 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace)
 
 
-def plan_of(engine: Any, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
+def plan_of(engine: Engine, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
     """The engine's plan, and the figures that follow from it."""
     from spillway.model.adapters.unpacked import summarise_unpacked
     from spillway.run.experts_met import summarise_planned
 
     profile = asked.profile
-    plan: Plan = {**make_document(engine.plan()), "machine": profile.machine or "this machine"}
+    summary = engine.plan()
+    plan: Plan = {**make_document(summary), "machine": profile.machine or "this machine"}
     if config.chosen:
         plan["compute_why"] = config.chosen
-    plan |= replays.plan_replays(config, plan) | summarise_unpacked(asked.description)
+    plan |= replays.plan_replays(config, summary.predicted_step_seconds) | summarise_unpacked(asked.description)
     plan |= summarise_planned(asked.description)
-    plan |= bounds(plan) | {"shares": shares(plan)}
+    plan |= bounds(summary) | {"shares": shares(summary)}
     if several is not None and several.world > 1:
-        plan |= cluster.limits(plan, several, profile.network)
+        plan |= cluster.limits(summary, plan["seconds_alone"], several, profile.network)
     seconds = asked.described().attention_seconds
-    return plan | attention(seconds, plan["seconds"]["compute"], config.max_length)
+    return plan | attention(seconds, summary.seconds.compute, config.max_length)
 
 
 def plan_changes(planned: Planned) -> Plan:
@@ -207,7 +210,7 @@ def plan_changes(planned: Planned) -> Plan:
     growth = asked.described().work_per_token
     work, per_token = asked.request.work, (0.0, growth) if on_gpu else (growth, 0.0)
     with translated():
-        fits: Fits = planned.engine.what_fits(work.sequence, work.batch, *per_token)
+        fits = planned.engine.what_fits(work.sequence, work.batch, *per_token)
     return make_document(fits) | {"what_if": what_if}
 
 
@@ -387,17 +390,19 @@ def growing(work: StepWork, trace: StepTrace | None, longer: StepTrace | None) -
     return work
 
 
-def bounds(plan: Plan) -> Plan:
+def bounds(plan: PlanSummary) -> Plan:
     """The time that each resource alone needs for a step, and the resource next to the bottleneck."""
-    paths = plan.get("path_bytes_per_step", {})
-    storage = next(iter(paths)) if len(paths) == 1 else "paths"
-    named = {storage if name == "transfer" else name: value for name, value in plan["seconds"].items()}
-    alone = {name: value for name, value in named.items() if value > 0 and name != "stall"}
-    order = [name for name in sorted(alone, key=lambda name: -alone[name]) if name != plan["bottleneck"]]
+    paths, link = list(plan.path_bytes_per_step), plan.device_bytes_per_step
+    none = {"to_device": 0, "from_device": 0}
+    moved = {"from_device": link.from_device, "to_device": link.to_device} if link else none
+    storage = paths[0] if len(paths) == 1 else "paths"
+    seconds = {name: getattr(plan.seconds, name) for name in RESOURCES}
+    alone = {storage if name == "transfer" else name: value for name, value in seconds.items() if value}
+    order = [name for name in sorted(alone, key=lambda name: -alone[name]) if name != plan.bottleneck]
     return {
         "seconds_alone": alone,
         "next_bottleneck": order[0] if order else "",
-        "link_bytes_per_step": plan.get("device_bytes_per_step", {"to_device": 0, "from_device": 0}),
+        "link_bytes_per_step": moved,
     }
 
 
@@ -411,27 +416,27 @@ def attention(seconds: float, passes: float, length: int) -> Plan:
     return {"attention": {"share": share, "sequence": length, "half_at": round(length * (1 - share) / share)}}
 
 
-def shares(plan: Plan) -> Plan:
+def shares(plan: PlanSummary) -> Plan:
     """For each group of fields, what lies on the device and on paths; for states, what is on each node of memory."""
     held: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
-    for entry in plan["bytes"]:
-        if entry["class"] in held:
-            held[entry["class"]][entry["tier"]] = entry["bytes"]
+    for entry in plan.bytes:
+        if entry.class_ in held:
+            held[entry.class_][entry.tier] = entry.bytes
 
     def share(group: str, belongs: Callable[[str], bool]) -> float:
         tiers = held[group]
         return sum(bytes for tier, bytes in tiers.items() if belongs(tier)) / max(1, sum(tiers.values()))
 
-    names = [tier["name"] for tier in plan["tiers"]]
-    nodes = [name for name in names if name != "device" and not name.startswith("path:")]
-    states = sum(held["state"].get(name, 0) for name in nodes)
-    paths = {name: sum(held[group].get(name, 0) for group in GROUPS) for name in names if name.startswith("path:")}
+    memory = nodes.names(plan)
+    states = sum(held["state"].get(name, 0) for name in memory)
+    storage = [tier.name for tier in plan.tiers if tier.name.startswith("path:")]
+    paths = {name: sum(held[group].get(name, 0) for group in GROUPS) for name in storage}
     return {
         "device": {group: share(group, lambda tier: tier == "device") for group in GROUPS},
         "path": {group: share(group, lambda tier: tier.startswith("path:")) for group in GROUPS},
-        "state_by_node": [held["state"].get(name, 0) / max(1, states) for name in nodes],
+        "state_by_node": [held["state"].get(name, 0) / max(1, states) for name in memory],
         "by_path": [bytes / max(1, sum(paths.values())) for bytes in paths.values()],
-        "window": plan["lookahead"]["backward"],
+        "window": plan.lookahead.backward,
     }
 
 
@@ -481,7 +486,7 @@ def longer_rows(asked: Asked) -> Change:
 def outcome(what: str, asked: Asked) -> dict[str, Any]:
     """An entry of `what_if`."""
     try:
-        plan: PlanSummary = asked.engine().plan()
+        plan = asked.engine().plan()
     except DoesNotFit:
         return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
     rates = {"step_seconds": plan.predicted_step_seconds, "tokens_per_second": plan.tokens_per_second}

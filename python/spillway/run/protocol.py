@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spillway._engine import Description, EngineSettings, Fits
+from spillway._engine import Description, EngineSettings, Fits, PlanSummary
 from spillway.model.batches.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class StepResult:
 class SessionProtocol(Protocol):
     """One run of the engine. Construction plans and starts nothing; it raises errors.DoesNotFit."""
 
-    plan: dict[str, Any]  # the content of plan.json
+    planned: PlanSummary  # the engine's plan
+    plan: dict[str, Any]  # the content of plan.json: that, and what Python adds
     description: Description  # what the engine was told of the model
     settings: EngineSettings  # what it planned with
 

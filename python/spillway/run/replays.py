@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import Description
+from spillway._engine import Description, Engine
 from spillway.errors import ComputationDiffers, InputError
 from spillway.model.layers.digests import Difference, Digests
 from spillway.model.layers.module_state import ModuleState
@@ -44,7 +44,7 @@ class Replays:
     def __init__(
         self,
         config: Config,
-        engine: Any,
+        engine: Engine,
         description: Description,
         gather: Callable[[Any], list[Any]],
         writes_once: bool,
@@ -160,9 +160,9 @@ def check_place(config: Config, place: Place) -> None:
         )
 
 
-def plan_replays(config: Config, plan: dict[str, Any]) -> dict[str, Any]:
-    """`replay` of plan.json: which steps are computed twice, and what that adds to each of them at most."""
-    seconds = plan.get("predicted_step_seconds")
-    if not config.replay_steps or seconds is None:
+def plan_replays(config: Config, seconds: float) -> dict[str, Any]:
+    """`replay` of plan.json: which steps are computed twice, and the `seconds` of a step that this adds to them at
+    most."""
+    if not config.replay_steps:
         return {}
     return {"replay": {"every": config.replay_steps, "seconds": seconds, "share": 1 / config.replay_steps}}

@@ -91,7 +91,7 @@ class Run:
     def restore(self, session: SessionProtocol, tell: hub.Tell | None = None) -> Recovery | None:
         """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
         recovered from the storage paths."""
-        self.identity.durability = session.plan.get("durability", "none")
+        self.identity.durability = session.planned.durability
         if self.start.volumes_gone and self.identity.durability != "none":
             for words in self.world.agreed(lambda: checkpoints.give_up_all(self.output_dir)):
                 self.note(words)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway._engine import Delay, Fits, Silence
+from spillway._engine import Delay, Fits, Silence, StepUpdate
 from spillway.base import calls, silence
 from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
@@ -99,14 +99,15 @@ class EngineSession:
             self._network = self._world.port()
             planned = plan_engine(told, self._profiled, engine_type, self._network)
         replays.check_place(config, self._profiled.compute.place)
-        self.description, self.settings, self.plan = told.description, told.settings, planned.plan
+        self.description, self.settings = told.description, told.settings
+        self.planned, self.plan = planned.summary, planned.plan
         self._engine, self._durable, self._place = planned.engine, planned.durable, self._profiled.compute.place
-        each_durable = self.plan.get("durability") == "step"
+        each_durable = self.planned.durability == "step"
         self._replays = replays.Replays(config, self._engine, self.description, self._share.gather, each_durable)
-        self._telemetry = Telemetry(self._engine, self.plan, self._place, told.notices, told.recorded)
+        self._telemetry = Telemetry(planned, self._place, told.notices, told.recorded)
         self._state = EngineState(self._spec, planned, self._telemetry, self._keeping, self._world)
         self._serving = ExitStack()  # of the network, from before the engine starts until it has closed
-        self._heap = HeapWatch(self.plan, self._profiled.dry_run.work_bytes)
+        self._heap = HeapWatch(self.planned, self._profiled.dry_run.work_bytes)
         self._stream: Stream | None = None
         self._silence: silence.SilenceWatch | None = None
         self._began, self._half = 0.0, (0.0, 0)  # when the step's gradients were asked for; its loss and label tokens
@@ -126,8 +127,7 @@ class EngineSession:
         run has seen rows of half the length, too, and the working set for others lies on the line through both."""
         shape, per_token = self._profiled.shape, self._profiled.dry_run.per_token
         with translated():
-            fits: Fits = self._engine.what_fits(shape.length, shape.batch, *per_token)
-        return fits
+            return self._engine.what_fits(shape.length, shape.batch, *per_token)
 
     def graph(self, format: str) -> str:
         with translated():
@@ -142,7 +142,7 @@ class EngineSession:
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
-        self._telemetry.bound_device(device.left(self.plan))
+        self._telemetry.bound_device(device.left(self.planned))
         with translated():
             self._stream = Stream(
                 self._spec.meta_model,
@@ -153,8 +153,8 @@ class EngineSession:
                 after_pass=self._heap.look,
                 place=self._place,
                 objective=self._objective,
-                kept_logits=self.plan.get("kept_logits", 0),
-                saved=choice_of(self.plan, SLACK),
+                kept_logits=self.planned.kept_logits,
+                saved=choice_of(self.planned.saved_activations, SLACK),
                 tiles=self._verified.tiles,
                 share=self._share,
                 fused=self._verified.fused,
@@ -207,19 +207,19 @@ class EngineSession:
         self._half = (loss_sum, work.units)
         return self._half
 
-    def update(self, rates: dict[str, float]) -> StepResult:
+    def update(self, rates: StepUpdate) -> StepResult:
         """The last part of a step, with rates as `rates` makes them."""
-        skip = {"skip": 1.0} if self._replays.skips else {}
+        rates.skip = self._replays.skips
         with translated():
-            update = self._running().update(rates | skip)
-        self._state.updated(int(update["step"]))
+            result = self._running().update(rates)
+        self._state.updated(result.step)
         return StepResult(
             loss_sum=self._half[0],
             label_tokens=self._half[1],
-            grad_norm=update["grad_norm"],
+            grad_norm=result.grad_norm,
             seconds=time.perf_counter() - self._began,
-            skipped=bool(update["skipped"]),
-            loss_scale=update.get("loss_scale", 1.0),
+            skipped=result.skipped,
+            loss_scale=result.loss_scale,
             refits=factors.summarise_step(self._engine) if self._spec.meta_model.spaces else {},
             replayed=self._replays.is_replayed,
             replay_difference=self._replays.difference,
@@ -227,9 +227,9 @@ class EngineSession:
             **self._telemetry.count_step(),
         )
 
-    def rates(self, learning_rate: float) -> dict[str, float]:
-        """Hyperparameters of one update. `learning_rate` overrides the configuration."""
-        return {**optimizers.update(self.config, learning_rate), "max_grad_norm": self.config.max_grad_norm}
+    def rates(self, learning_rate: float) -> StepUpdate:
+        """Values of one update. `learning_rate` overrides the configuration."""
+        return optimizers.make_update(self.config, learning_rate)
 
     # ---- evaluations
 

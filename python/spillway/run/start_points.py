@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spillway._engine import OpenOptions
+from spillway._engine import OpenOptions, PlanSummary
 from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, replace_text
 from spillway.errors import InputError
@@ -69,6 +69,6 @@ def write_counts(state: Path, counts: dict[str, Any]) -> None:
     replace_text(state / "session.json", json.dumps(counts) + "\n", PRIVATE)
 
 
-def on_paths(plan: dict[str, Any], group: str) -> bool:
+def on_paths(plan: PlanSummary, group: str) -> bool:
     """True if the plan puts any of a class of bytes on a storage path."""
-    return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])
+    return any(part.class_ == group and part.tier.startswith("path") and part.bytes for part in plan.bytes)

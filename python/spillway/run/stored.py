@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from spillway._engine import Description, World
+from spillway._engine import Description, Engine, Network, World
 from spillway.base import silence
 from spillway.base.documents import read_text
 from spillway.config import Config
@@ -50,7 +49,7 @@ class StoredRun:
             raise InputError(f"output_dir: {path} cannot be read: {error}") from None
 
     @contextmanager
-    def engine(self, shard: Shard | None = None, port: Any = None) -> Iterator[Any]:
+    def engine(self, shard: Shard | None = None, port: Network | None = None) -> Iterator[Engine]:
         """The engine of a shard of this run's model, planned but not started; None: of a run of one process. `port`: to
         those of the others, where there are any."""
         from spillway.base import calls

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway._engine import PlanSummary
 from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.data.dataset import Dataset
@@ -98,7 +99,7 @@ class Teaching:
         """Computes what is missing; returns `summary`, which `begin` hears before anything is written. DoesNotFit,
         Interrupted."""
         with closing(self.open(run, output_dir)) as session:
-            summary = self.summary(session.plan)
+            summary = self.summary(session.planned)
             begin(summary)
             display.say(self.sentence)
             try:
@@ -128,7 +129,7 @@ class Teaching:
         for name, file in self.files.items():
             self.work.taught[name].teacher = file
 
-    def summary(self, plan: dict[str, Any] | None = None) -> dict[str, Any]:
+    def summary(self, plan: PlanSummary | None = None) -> dict[str, Any]:
         """`teacher` of plan.json. `plan`: of the teacher's own session; None: none is needed."""
         summary: dict[str, Any] = {
             "rows": self.rows,
@@ -139,8 +140,8 @@ class Teaching:
         }
         if plan is None:
             return summary
-        seconds = plan.get("predicted_step_seconds")
-        peaks = {"tiers": [{name: tier[name] for name in ("name", "planned_peak")} for tier in plan["tiers"]]}
+        seconds = plan.predicted_step_seconds
+        peaks = {"tiers": [{"name": tier.name, "planned_peak": tier.planned_peak} for tier in plan.tiers]}
         return summary | peaks | ({"predicted_seconds": self.passes * seconds} if seconds else {})
 
     def _parts(self, name: str) -> list[list[Any]]:
@@ -286,4 +287,4 @@ def plan_pass(config: Config, work: Work, output_dir: Path) -> tuple[dict[str, A
     if teaching.whole:
         return {"teacher": teaching.summary()}, 0
     with closing(teaching.open("plan", output_dir, only_plan=True)) as session:
-        return {"teacher": teaching.summary(session.plan)}, teaching.remaining
+        return {"teacher": teaching.summary(session.planned)}, teaching.remaining

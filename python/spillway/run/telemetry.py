@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spillway._engine import Counters, DeviceCounters
+from spillway._engine import Counters, DeviceCounters, PlanSummary
 from spillway.base.documents import make_document
 from spillway.machine import nodes, process_memory
 from spillway.machine.place import Place
 from spillway.output import wear
 from spillway.report.experts import ENTRY
 from spillway.run import experts_met
+from spillway.run.engine_spec import PlannedEngine
 from spillway.run.protocol import PathBytes
 
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one pass at most, as seen, or part of work
@@ -31,15 +32,15 @@ class Telemetry:
 
     def __init__(
         self,
-        engine: Any,
-        plan: dict[str, Any],
+        planned: PlannedEngine,
         place: Place,
         notices: Iterable[str],
         recorded: experts_met.Recorded | None = None,
     ) -> None:
         """`recorded`: experts that the run's steps met before."""
         self.written_before: wear.Written = {}  # by the run's earlier processes
-        self._engine, self._plan, self._place = engine, plan, place
+        self._engine, self._plan, self._place = planned.engine, planned.summary, place
+        self._experts_planned: dict[str, Any] = planned.plan.get(ENTRY, {})  # of plan.json
         self._notices = list(notices)
         self._told: set[str] = set()
         self._path_bytes: PathBytes = {}
@@ -98,7 +99,7 @@ class Telemetry:
             "path_bytes": read_paths(counters),
             **({"link_bytes": link} if (link := self._read_link(counters)) else {}),
             "written": self._sum_written(counters),
-            **experts_met.summarise_met(experts_met.read_counts(counters), self._plan),
+            **experts_met.summarise_met(experts_met.read_counts(counters), self._experts_planned),
             "stall_seconds": counters.stall_seconds,
             "waits": counters.waits,
             **({"device_passes": count_passes(device)} if device is not None and device.passes else {}),
@@ -125,8 +126,7 @@ class Telemetry:
         return new
 
     def _counters(self) -> Counters:
-        counters: Counters = self._engine.counters()
-        return counters
+        return self._engine.counters()
 
     def _new_path_bytes(self, counters: Counters) -> PathBytes:
         before, self._path_bytes = self._path_bytes, read_paths(counters)
@@ -138,7 +138,7 @@ class Telemetry:
     def _read_link(self, counters: Counters) -> dict[str, int]:
         """Bytes over a device's link so far; empty without one that has memory of its own."""
         device = counters.device
-        if device is None or not self._plan.get("device_bytes_per_step"):
+        if device is None or self._plan.device_bytes_per_step is None:
             return {}
         return {"to_device": device.to_device, "from_device": device.from_device}
 
@@ -167,7 +167,7 @@ class Telemetry:
         """Writes the counts of the run's steps to its directory; nothing where no step was counted."""
         if self._counted_steps == 0:
             return
-        counts, tokens = dict(self._engine.count_asked_pieces()), self._plan[ENTRY]["tokens"]
+        counts, tokens = dict(self._engine.count_asked_pieces()), self._experts_planned["tokens"]
         before = self._recorded or experts_met.Recorded(tokens, 0, {name: [0] * len(it) for name, it in counts.items()})
         before.add(self._counted_steps, counts).write(output_dir)
 
@@ -242,17 +242,17 @@ class HeapWatch:
     plan's peak share an allowance of time. Trims for the memory budget, which may be larger, do not.
     """
 
-    def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
-        peak, heap = nodes.memory_peak(plan), plan["tiers"][0]
+    def __init__(self, plan: PlanSummary, work_bytes: int) -> None:
+        peak, heap = nodes.memory_peak(plan), plan.tiers[0]
         margin = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
         self._watches = peak > 0
         self._plan = Bound(peak, margin)
-        self._budget = Bound(peak + heap["capacity"] - heap["planned_peak"], margin)
+        self._budget = Bound(peak + heap.capacity - heap.planned_peak, margin)
         self._allowance = Allowance()
         self._last = 0  # size after the last look
         self._rounds = WHOLE  # begun since the last trim
-        parts = (part for part in plan["bytes"] if part["tier"] == heap["name"] and part["class"] in IN_THE_HEAP)
-        self._room = sum(part["bytes"] for part in parts)
+        parts = (part for part in plan.bytes if part.tier == heap.name and part.class_ in IN_THE_HEAP)
+        self._room = sum(part.bytes for part in parts)
         self.in_use = 0  # bytes of the process that stayed when the heap was given back last
 
     def give_back(self) -> None:

@@ -266,7 +266,7 @@ class Training:
         for notice in session.notices():
             self.display.note(notice)
         self.interruption.finish_steps()
-        if session.plan.get("durability") == "step":
+        if session.planned.durability == "step":
             self.interruption.steps_are_durable()
         run.begin(session, recovery, self.state.step, self.state.moving())
         if run.goes_on(recovery):
@@ -306,7 +306,7 @@ class Training:
             summary["ranks"] = self.world.gather(own)
         self.run.write_summary(session, summary)
         self.display.show(lambda console: tables.show_summary(console, summary))
-        if session.plan.get("durability", "none") != "none":
+        if session.planned.durability != "none":
             self.leave_volumes(session)
         self.require_an_update()
         self.display.say(f"The model is in {self.output_dir}.")

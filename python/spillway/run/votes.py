@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from spillway._engine import Engine
 from spillway.errors import first_line
 
 
 class Votes:
     """Until the engine has no more. The k-th vote of each process is one reduction."""
 
-    def __init__(self, engine: Any, group: Any, disturbed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: Engine, group: Any, disturbed: Callable[[], None] = lambda: None) -> None:
         """`disturbed` is called when another process fails a vote."""
         self._engine, self._group, self._disturbed = engine, group, disturbed
         self._under_way: int | None = None  # the step that is voted for

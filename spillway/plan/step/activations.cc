@@ -46,7 +46,7 @@ void add_hidden_gradient(StepGraph& graph) {
 }  // namespace
 
 void add_activations(StepGraph& graph) {
-  if (graph.description.hidden == 0) return;
+  if (graph.description.hidden_size == 0) return;
   for (const auto& use : boundaries_of(graph.order)) add_boundary(graph, use);
   add_last_boundary(graph);
   add_hidden_gradient(graph);

@@ -10,7 +10,7 @@ namespace {
 
 void add_head_sums(StepGraph& graph) {
   const auto use = head_sums_of(graph.order);
-  const auto elements = round_up(graph.description.tokens * graph.description.hidden, 2048);
+  const auto elements = round_up(graph.description.tokens * graph.description.hidden_size, 2048);
   if (use.passes.empty() || elements == 0) return;
   graph.lets_go(graph.task_of(use.passes.back()), add_shared(graph, use, elements * sizeof(float)));
 }

@@ -22,7 +22,7 @@ void add_row_sums(StepGraph& graph, const SharedUse& use) {
                        order.position(first), order.position(back));
   graph.fills(first_maker, sums);
   graph.lets_go(last_maker, sums);
-  const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
+  const auto bytes = sparse_bytes(count, table.columns, state::field_bytes(graph.description.weight_dtype).grad);
   const auto rows = out.passes[back][Operand::rows] =
       graph.add_buffer(BufferClass::grad, bytes, order.position(back),
                        order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));

@@ -380,7 +380,7 @@ TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
   const auto plan = make_plan(description, layout, budget, rates);
   Bytes trainable = 0;
   for (const auto& chunk : layout.chunks()) trainable += state::is_trainable(chunk.training) ? chunk.elements * 2 : 0;
-  const auto boundaries = description.tokens * description.hidden * 2;
+  const auto boundaries = description.tokens * description.hidden_size * 2;
   EXPECT_LE(plan.to_device_per_step, trainable + boundaries + 8 * KiB);
   EXPECT_NEAR(plan.prediction.seconds[Lane::to_device], static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
   EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
@@ -424,8 +424,8 @@ TEST(DevicePlan, WhatStaysSavesTraffic) {
     grads += chunk.elements * 2;
   }
   EXPECT_GE(moving.from_device_per_step, grads);
-  EXPECT_LE(staying.from_device_per_step, grads + description.tokens * description.hidden * 2 + 8 * KiB);
-  EXPECT_LE(staying.to_device_per_step, weights + description.tokens * description.hidden * 2 + 8 * KiB);
+  EXPECT_LE(staying.from_device_per_step, grads + description.tokens * description.hidden_size * 2 + 8 * KiB);
+  EXPECT_LE(staying.to_device_per_step, weights + description.tokens * description.hidden_size * 2 + 8 * KiB);
 }
 
 TEST(DevicePlan, ASlowLinkIsTheBottleneck) {

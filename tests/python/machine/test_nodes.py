@@ -88,7 +88,7 @@ def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, cou
     session = opened(model, SHAPE, settings={"nodes": fake_nodes(count)})
     peaks = session.measured()["tiers"]
     assert list(peaks) == names and all(peaks[name] > 0 for name in names)
-    assert nodes.memory_peak(session.plan) == sum(tier["planned_peak"] for tier in session.plan["tiers"])
+    assert nodes.memory_peak(session.planned) == sum(tier["planned_peak"] for tier in session.plan["tiers"])
     assert_same_bits(bits(session, tmp_path / "several", steps), expected)
 
 

@@ -29,7 +29,7 @@ from spillway.model.layers.kernels import NAMES
 from spillway.model.layers.residual import residual_forwards
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.trace import Tracer
 from spillway.model.meta.building import build
 from spillway.model.meta.describe import WorkSize, describe
@@ -260,7 +260,7 @@ def stepped(
         engine.weight(number).copy_(weights[tensor.name].detach())
     saved = keep_all(meta_model) if keeps else RECOMPUTE_ALL
     stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=tiles, fused=fused)
-    loss = stream.step(work, {}, 0).loss_sum
+    loss = stream.step(work).loss_sum
     stream.close()
     return Step(engine.gradients, loss, calls, options)
 
@@ -371,7 +371,7 @@ def test_a_model_is_left_as_it_was(kernels: Any) -> None:
     for name in NAMES:
         setattr(engine, name, getattr(kernels, name))
     stream = Stream(meta_model, engine, 0, fused=True)
-    stream.step(arrange([batch(random_ids(1, 9, 2))]), {}, 0)
+    stream.step(arrange([batch(random_ids(1, 9, 2))]))
     stream.close()
     assert modeling_llama.apply_rotary_pos_emb is own
     assert not any("forward" in vars(module) for module in meta_model.model.modules())
@@ -405,8 +405,8 @@ def count_operations(fused: bool, micro_batches: int = 1, adapters: Adapters | N
         adapters.adapt(model)
     shape = WorkShape(micro_batches, 4, 2048, 0, 0)
     small = narrow_of_its_kind(model, False, 1)
-    tracer = Tracer(small, "bf16", shape, frozenset({"mlp.down_proj"}), ALL_AT_ONCE, fused)
-    passes = tracer.trace(4, 2048, again=True).passes
+    step = NarrowStep(small, shape, "bf16", frozenset({"mlp.down_proj"}), fused=fused)
+    passes = Tracer(step).trace(4, 2048, again=True).passes
     elements = [it for kind in ("forward", "backward") for it in passes[kind].each.elements]
     return Counts(sum(it.calls for it in elements), sum(it.calls * it.bytes for it in elements) / 1e9)
 

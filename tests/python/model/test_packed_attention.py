@@ -239,7 +239,7 @@ def run_step(kind: str, **keys: Any) -> tuple[float, list[torch.Tensor]]:
     for number in range(len(engine.tensors)):
         engine.weight(number).normal_(0, 0.1, generator=generator)
     stream = Stream(meta_model, engine, 0)
-    packed = stream.step(arrange([batch(random_ids(1, TOKENS, seed), positions=POSITIONS) for seed in (1, 2)]), {}, 0)
+    packed = stream.step(arrange([batch(random_ids(1, TOKENS, seed), positions=POSITIONS) for seed in (1, 2)]))
     gradients = [engine.gradients[number].clone() for number in sorted(engine.gradients)]
     stream.close()
     return packed.loss_sum, gradients

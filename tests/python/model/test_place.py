@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from breadth import some
 from hf_models import batch, random_ids, tiny_config
-from spillway._engine import Description, DeviceSettings, GpuProfile, Profile
+from spillway._engine import Description, DeviceSettings, GpuProfile, PlannedBytes, PlannedTier, PlanSummary, Profile
 from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device
@@ -151,7 +151,7 @@ def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkey
     monkeypatch.setattr(Stats, "loss", lambda self: 0.0)  # the one value that is asked for, at the end of the step
     monkeypatch.setattr("spillway.model.layers.router.Balance.loss", lambda self: 0.0)
     with OneDevice(answer=kind != "packed") as mode:
-        stream.step(work, {}, 0)
+        stream.step(work)
         stream.evaluate(work)
     assert engine.given > 4
     often = 3 if meta_model.plain else 12  # code of its own before or after the layers is entered each time
@@ -208,11 +208,9 @@ def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.
     )
     asked = device.settings(resolve({"device": "cuda:1", "gpu_memory": "8GiB"}, {}), 1 << 40, profile, gpu, 123)
     assert asked == DeviceSettings(name="cuda:1", stream=77, memory=8 << 30, work=123, to_device=3e10, from_device=2e10)
-    plan = {
-        "tiers": [{"name": "device", "capacity": 1000, "planned_peak": 700}],
-        "bytes": [{"class": "working set", "tier": "device", "bytes": 200}],
-    }
-    assert device.left(plan) == 500
+    tier = PlannedTier(name="device", capacity=1000, planned_peak=700)
+    work = PlannedBytes(class_="working set", tier="device", bytes=200)
+    assert device.left(PlanSummary(tiers=[tier], bytes=[work])) == 500
 
 
 def test_only_full_determinism_asks_for_one_order() -> None:

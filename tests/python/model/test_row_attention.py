@@ -272,7 +272,7 @@ def test_a_step_makes_nothing_of_all_tokens_by_all_tokens(kind: str, keys: dict[
     positions = torch.cat([torch.arange(length) for length in lengths])[None] if packed else None
     stream = Stream(meta_model, engine, 0)
     with Largest() as largest:
-        stream.step(arrange([batch(ids, positions=positions)]), {}, 0)
+        stream.step(arrange([batch(ids, positions=positions)]))
     stream.close()
     assert 0 < largest.bytes < TOKENS * TOKENS
 

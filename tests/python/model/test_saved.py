@@ -60,7 +60,7 @@ def gradients(
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(weights[tensor.name].detach())
     stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model))
-    stream.step(work, {}, 0)
+    stream.step(work)
     return engine.gradients, stream
 
 

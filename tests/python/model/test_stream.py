@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
-from spillway._engine import EngineSettings
+from spillway._engine import EngineSettings, StepUpdate
 from spillway.model.batches.microbatch import IGNORED, arrange
 from spillway.model.head.head import Scratch
 from spillway.model.meta.building import build
@@ -22,8 +22,9 @@ from spillway.model.meta.describe import WorkSize, decay_names, describe
 from spillway.model.stream.stream import Stream
 
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
-UPDATE = {"learning_rate": RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": DECAY,
-          "max_grad_norm": CLIP}  # fmt: skip
+ADAMW = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+UPDATE = StepUpdate(learning_rate=RATE, weight_decay=DECAY, max_grad_norm=CLIP, hyperparameters=ADAMW)
+NO_RATE = StepUpdate(weight_decay=DECAY, max_grad_norm=CLIP, hyperparameters=ADAMW)
 FAMILIES = [("llama", True, {}), ("llama", False, {}), ("qwen2", True, {}), ("mistral", False, {"sliding_window": 5}),
             ("qwen3", True, {})]  # fmt: skip
 
@@ -243,17 +244,17 @@ def test_dropout_draws_the_same_when_a_layer_is_computed_again() -> None:
     stream, fake = streamed(model, "fp32", [piece])
     number = next(n for n, t in enumerate(fake.tensors) if t.name == "model.layers.0.self_attn.v_proj.weight")
     state = torch.get_rng_state()
-    first = stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 5)
+    first = stream.step(arrange(piece), NO_RATE, 5)
     direction = fake.gradients[number]
     assert torch.equal(state, torch.get_rng_state())
     losses = []
     for sign in (1, -1):
         fake.weight(number).add_(direction, alpha=sign * 0.05)
-        losses.append(stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 5).loss_sum / 22)
+        losses.append(stream.step(arrange(piece), NO_RATE, 5).loss_sum / 22)
         fake.weight(number).copy_(fake.masters[number])
     slope = (losses[0] - losses[1]) / 0.1
     assert slope == pytest.approx(float((direction * direction).sum()), rel=0.02)
-    other = stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 6)
+    other = stream.step(arrange(piece), NO_RATE, 6)
     assert other.loss_sum != first.loss_sum
 
 

@@ -85,7 +85,7 @@ def stepped(
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(weights[tensor.name].detach())
     stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model), tiles=tiles)
-    return engine, stream.step(work, {}, 0).loss_sum
+    return engine, stream.step(work).loss_sum
 
 
 def plain_gradients(kind: str, **more: Any) -> dict[str, torch.Tensor]:
@@ -197,7 +197,7 @@ def test_nothing_is_made_of_all_tokens_but_hidden_states(kept: bool) -> None:
         saved = keep_all(meta_model) if kept else RECOMPUTE_ALL
         stream = Stream(meta_model, engine, 0, UNNEEDED, saved=saved, tiles=tiles)
         with Largest(engine.memory()) as largest:
-            stream.step(arrange([batch(random_ids(1, tokens, 5))]), {}, 0)
+            stream.step(arrange([batch(random_ids(1, tokens, 5))]))
         stream.close()
         found.append(largest.bytes)
     hidden = tokens * 32 * 4
@@ -307,7 +307,7 @@ def test_gradients_of_subspaces_add_up_over_tiles(kind: str, more: dict[str, Any
         for each in (whole, whole, tiles):
             stream.tiles = each
             engine.parts.clear()
-            stream.step(work_of(), {}, 0)
+            stream.step(work_of())
             steps.append(engine.gradients)
         inside = [number for number, tensor in enumerate(engine.tensors) if tensor.rank]
         mlp = [number for number in inside if ".mlp." in engine.tensors[number].name]
@@ -319,7 +319,7 @@ def test_gradients_of_subspaces_add_up_over_tiles(kind: str, more: dict[str, Any
 
 def test_gradients_of_subspaces_in_tiles_are_parts_of_a_step() -> None:
     with projecting("llama", IN_TILES, UNNEEDED) as (engine, stream):
-        stream.step(work_of(), {}, 0)
+        stream.step(work_of())
         inside = [(number, tensor) for number, tensor in enumerate(engine.tensors) if tensor.rank]
         for number, tensor in inside:
             assert engine.parts[number] == ([4, 6] if "self_attn" in tensor.name else list(range(7))), tensor.name
@@ -331,7 +331,7 @@ def test_what_is_kept_moves_no_bit_of_subspaces_in_tiles(dtype: str) -> None:
     steps = []
     for saved in (False, True):
         with projecting("llama", IN_TILES, UNNEEDED, saved, dtype) as (engine, stream):
-            steps.append((stream.step(work_of(), {}, 0).loss_sum, engine))
+            steps.append((stream.step(work_of()).loss_sum, engine))
     assert steps[0][0] == steps[1][0]
     assert_same_bits(steps[0][1], steps[1][1])
 
@@ -342,7 +342,7 @@ def test_no_projector_is_refitted_from_a_tile_without_a_gradient() -> None:
     labels = torch.full_like(ids, IGNORED)
     labels[0, 12:] = ids[0, 12:]
     with projecting("llama", IN_TILES, UNNEEDED) as (engine, stream):
-        stream.step(arrange([batch(ids, labels)]), {}, 0)
+        stream.step(arrange([batch(ids, labels)]))
         assert engine.taken and all(engine.taken.values())
         assert all(bool(engine.gradients[number].any()) for number in engine.taken)
 

@@ -19,10 +19,9 @@ from folders import PYTHONPATH
 from hf_models import tiny_config
 from spillway.machine.process_memory import PRODUCTS
 from spillway.model.batches.batch import WorkShape
-from spillway.model.layers.token_tiles import ALL_AT_ONCE
 from spillway.model.measure.heap import Heap
 from spillway.model.measure.libraries import KEPT, Libraries
-from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.recorder import Operations, Recorder
 from spillway.model.measure.synthetic import fill, sample
 from spillway.model.measure.timed_engine import TimedEngine
@@ -72,10 +71,10 @@ def really(model: MetaModel, dtype: str = "fp32") -> tuple[Heap, Operations, flo
     work = sample(small, ROWS, LENGTH)
     with computing(small, dtype) as (stream, engine):
         with Recorder(heap, lambda: found, None):
-            stream.step(work, {}, 0)
+            stream.step(work)
         choice = saved_profile.keep_all(small)
         stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
-        stream.step(work, {}, 0)
+        stream.step(work)
         kept = max(stream.last_saved.kept.values()) / TOKENS * (1 + saved_profile.SLACK)
     return heap, found, kept
 
@@ -103,7 +102,7 @@ def test_digests_are_no_part_of_what_a_pass_takes(monkeypatch: pytest.MonkeyPatc
 
         clock.setattr("zlib.crc32", crc32)
         engine.digests = {}
-        stream.step(work, {}, 0)
+        stream.step(work)
     assert len(engine.digests) > 9 and engine.aside == now >= len(engine.digests)
     assert engine.in_passes() == 0
 
@@ -111,7 +110,7 @@ def test_digests_are_no_part_of_what_a_pass_takes(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("kind", some(KINDS, ["llama", "gemma2", "gpt2", "mixtral"]))
 def test_the_working_set_is_that_of_a_step_that_computes(kind: str) -> None:
     heap, _, _ = really(meta_model(kind))
-    tracer = Tracer(narrow_of_its_kind(meta_model(kind), True), "fp32", SHAPE, (), ALL_AT_ONCE)
+    tracer = Tracer(NarrowStep(narrow_of_its_kind(meta_model(kind), True), SHAPE, "fp32"))
     assert tracer.trace(ROWS, LENGTH).bytes == pytest.approx(heap.most, rel=0.03 if kind in DENSE else 0.25)
 
 
@@ -124,7 +123,7 @@ from spillway.machine.place import HOST
 from spillway.model.batches.batch import WorkShape
 from spillway.model.layers.token_tiles import ALL_AT_ONCE
 from spillway.model.measure.dry_run import Measurement
-from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.trace import Tracer
 from spillway.model.meta.building import build
 
@@ -139,10 +138,10 @@ measurement._engine.touch(work.tokens)
 process_memory.give_back()
 before = process_memory.anonymous()
 for _ in range(2):
-    measurement._stream.step(work, {}, 0)
+    measurement._stream.step(work)
 measured = process_memory.anonymous() - before
 measurement.close()
-tracer = Tracer(narrow_of_its_kind(model, False), dtype, shape, (), ALL_AT_ONCE)
+tracer = Tracer(NarrowStep(narrow_of_its_kind(model, False), shape, dtype))
 first, second = (tracer.trace(rows, length, again).bytes for again in (False, True))
 print(json.dumps({"measured": measured, "first": first, "second": second}))
 """

@@ -41,7 +41,7 @@ def test_gradients_are_the_same_bits(dtype: str) -> None:
         weights = dict(model.named_parameters())
         for number, tensor in enumerate(engine.tensors):
             engine.weight(number).copy_(weights[tensor.name].detach())
-        Stream(meta_model, engine, 0, unneeded).step(work, {}, 0)
+        Stream(meta_model, engine, 0, unneeded).step(work)
         found.append(engine.gradients)
     assert found[0].keys() == found[1].keys() and len(found[0]) == len(list(model.parameters()))
     assert all(torch.equal(found[0][number], found[1][number]) for number in found[0])

@@ -243,7 +243,7 @@ def stepped(case: Case, product: AddProduct | None, kernels: Any = None) -> Step
     chosen = None if product is None else watched
     stream = Stream(meta_model, engine, 3, {"mlp.down_proj"}, saved=saved, tiles=case.tiles, fused=case.fused,
                     product=chosen)  # fmt: skip
-    stream.step(work, {}, 0)
+    stream.step(work)
     stream.close()
     names = [tensor.name for tensor in engine.tensors]
     return Step(engine.gradients, names, engine.lent, engine.given, factors)

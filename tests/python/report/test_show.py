@@ -37,7 +37,7 @@ def shown(console: Console) -> str:
 
 def test_plan_table_sums_what_shares_a_class_and_a_tier() -> None:
     console = Console(file=io.StringIO(), width=100)
-    doubled = {**PLAN, "bytes": [*PLAN["bytes"], PLAN["bytes"][0]]}  # type: ignore[misc, index]
+    doubled = {**PLAN, "bytes": [*PLAN["bytes"], PLAN["bytes"][0]]}
     tables.show_plan(console, doubled)
     (weight,) = [line for line in shown(console).splitlines() if "weight" in line]
     assert "8.00 GiB" in weight
@@ -130,7 +130,7 @@ def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
 def test_what_durability_gives_and_takes() -> None:
     assert tables.durability(PLAN) == "" == tables.durability(PLAN | {"durability": "none"})
     room = [{"class": "durability", "tier": "path:0", "bytes": 3 << 30}]
-    plan = {**PLAN, "bytes": [*PLAN["bytes"], *room]}  # type: ignore[misc]
+    plan = {**PLAN, "bytes": [*PLAN["bytes"], *room]}
     words = tables.durability(plan | {"durability": "checkpoint"})
     assert (
         words

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spillway._engine import PlannedTier, PlanSummary
 from spillway.machine import process_memory
 from spillway.run import telemetry
 from spillway.run.telemetry import HOLES, RESERVE, SHARE_OF_TIME, HeapWatch
@@ -59,8 +60,8 @@ def make_watch(process: SimulatedProcess, monkeypatch: pytest.MonkeyPatch, spare
         monkeypatch.setattr(process_memory, name, getattr(process, name))
     monkeypatch.setattr(process_memory, "reserve", lambda size: None)
     monkeypatch.setattr(telemetry, "time", SimpleNamespace(perf_counter=lambda: process.seconds))
-    tier = {"name": "dram", "kind": "dram", "planned_peak": LIMIT, "capacity": LIMIT + spare}
-    watch = HeapWatch({"tiers": [tier], "bytes": []}, work_bytes=0)
+    tier = PlannedTier(name="dram", planned_peak=LIMIT, capacity=LIMIT + spare)
+    watch = HeapWatch(PlanSummary(tiers=[tier]), work_bytes=0)
     watch.give_back()
     process.trims, process.collections, process.trimming = 0, 0, 0
     return watch

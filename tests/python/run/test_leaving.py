@@ -13,6 +13,7 @@ import real_runs
 import spillway
 import tiny
 from needs import package
+from spillway._engine import StepUpdate
 from spillway.errors import SpillwayError
 from spillway.output.directory_lock import is_held
 from spillway.run.leaving import close_after_failure, close_all, close_in_order
@@ -116,7 +117,7 @@ def sft_trainer(given: Path, place: Path, resumes: bool) -> None:
 def fail_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     update, calls = EngineSession.update, iter(range(1, STEPS + 1))
 
-    def fail(session: EngineSession, rates: dict[str, float]) -> Any:
+    def fail(session: EngineSession, rates: StepUpdate) -> Any:
         if next(calls) == FAILS_IN:
             raise OSError(5, WORDS)
         return update(session, rates)

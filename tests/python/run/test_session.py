@@ -17,7 +17,15 @@ import native
 from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
-from spillway._engine import Description, EngineSettings, PathSettings, PlacementSettings, PlanSummary
+from spillway._engine import (
+    Description,
+    EngineSettings,
+    PathSettings,
+    PlacementSettings,
+    PlannedBytes,
+    PlannedTier,
+    PlanSummary,
+)
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine import process_memory
@@ -398,9 +406,8 @@ def test_room_is_made_in_the_heap_for_what_lies_in_dram(monkeypatch: pytest.Monk
         ("state", "dram", 4),
         ("working set", "device", 8),
     )
-    parts = [{"class": kind, "tier": tier, "bytes": count} for kind, tier, count in kinds]
-    plan = {"tiers": [{"name": "dram", "kind": "dram", "planned_peak": 7, "capacity": 7}], "bytes": parts}
-    HeapWatch(plan, 1).give_back()
+    parts = [PlannedBytes(class_=kind, tier=tier, bytes=count) for kind, tier, count in kinds]
+    HeapWatch(PlanSummary(tiers=[PlannedTier(name="dram", planned_peak=7, capacity=7)], bytes=parts), 1).give_back()
     assert asked == [3]
 
 

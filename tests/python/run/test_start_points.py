@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spillway._engine import OpenOptions
+from spillway._engine import OpenOptions, PlannedBytes, PlanSummary
 from spillway.errors import InputError
 from spillway.run.protocol import StartPoint
 from spillway.run.start_points import NEVER, STATE, on_paths, read_counts, tries_of
@@ -83,6 +83,6 @@ def test_counts_that_no_run_reaches_are_refused(alone: Path, counts: dict[str, A
 
 
 def test_what_lies_on_a_path() -> None:
-    plan = {"bytes": [{"class": "state", "tier": "dram", "bytes": 5}, {"class": "weight", "tier": "path:0", "bytes": 5},
-                      {"class": "grad", "tier": "path:1", "bytes": 0}]}  # fmt: skip
+    parts = (("state", "dram", 5), ("weight", "path:0", 5), ("grad", "path:1", 0))
+    plan = PlanSummary(bytes=[PlannedBytes(class_=kind, tier=tier, bytes=count) for kind, tier, count in parts])
     assert [on_paths(plan, group) for group in ("state", "weight", "grad")] == [False, True, False]

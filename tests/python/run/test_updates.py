@@ -9,7 +9,7 @@ import pytest
 
 from hf_models import tiny_config, tiny_model
 from native import config, file_bytes, profile
-from spillway._engine import Description, Engine, EngineSettings
+from spillway._engine import Description, Engine, EngineSettings, StepResult, StepUpdate
 from spillway.config import resolve
 from spillway.config.checks import check_updates
 from spillway.config.values import StoragePath
@@ -21,13 +21,13 @@ from spillway.run.session import EngineSession
 from test_engine import SHAPE, accumulated, rate
 
 STEPS = 6
-SEEN: list[dict[str, float]] = []
+SEEN: list[StepResult] = []
 
 
 class Watched(Engine):
     """Notes what became of early updates."""
 
-    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+    def end_step(self, update: StepUpdate) -> StepResult:
         SEEN.append(super().end_step(update))
         return SEEN[-1]
 
@@ -66,12 +66,12 @@ def trained(model: Path, directory: Path, shape: WorkShape = SHAPE, **more: Any)
 @pytest.mark.parametrize("norm", [0.0, 1e4])
 def test_early_updates_change_no_bit(model: Path, tmp_path: Path, norm: float) -> None:
     plan, *expected = trained(model, tmp_path / "deferred", update_schedule="deferred", max_grad_norm=norm)
-    assert plan["updates"]["early_chunks"] == 0 and not any(step["early"] for step in SEEN)
+    assert plan["updates"]["early_chunks"] == 0 and not any(step.early for step in SEEN)
     early = {"update_schedule": "early", "speculative_updates": True, "max_grad_norm": norm}
     plan, *found = trained(model, tmp_path / "early", **early)
     assert plan["updates"]["early_chunks"] > 0 and plan["updates"]["undo_bytes"] > 0
     assert plan["updates"]["speculative"] is (norm > 0)
-    assert sum(step["early"] for step in SEEN) > 0 and not any(step["undone"] for step in SEEN)
+    assert sum(step.early for step in SEEN) > 0 and not any(step.undone for step in SEEN)
     assert found == expected
 
 

@@ -28,6 +28,8 @@ from spillway._engine import (
     PlanSummary,
     Recovery,
     Silence,
+    StepResult,
+    StepUpdate,
     Verification,
 )
 from spillway.model.stream.plain_engine import PlainEngine
@@ -188,27 +190,26 @@ class FakeEngine(PlainEngine):
             self.optimizer.load_state_dict(found["optimizer"])
 
     def begin_step(
-        self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
+        self, ids: torch.Tensor, counts: list[int], training: bool, update: StepUpdate | None = None
     ) -> None:
         super().begin_step(ids, counts, training)
         self.training = training
 
-    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+    def end_step(self, update: StepUpdate) -> StepResult:
         if not self.training:
-            return {"seconds": 0.0, "stall_seconds": 0.0}
+            return StepResult()
         self._make_optimizer()
         assert self.optimizer is not None
         for number, master in enumerate(self.masters):
             gradient = self.gradients.get(number, torch.zeros_like(master))
             master.grad = gradient.to(self.dtype).to(torch.float32, copy=True)
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(m.grad) for m in self.masters]))
-        clip = min(1.0, update["max_grad_norm"] / (float(norm) + 1e-6)) if update["max_grad_norm"] > 0 else 1.0
+        clip = min(1.0, update.max_grad_norm / (float(norm) + 1e-6)) if update.max_grad_norm > 0 else 1.0
         skipped = not bool(norm.isfinite())
         self.calls += 1
         if not skipped:
             self._update(update, clip)
-        return {"grad_norm": float(norm), "clip": clip, "skipped": float(skipped), "step": float(self.steps),
-                "seconds": 0.0, "stall_seconds": 0.0}  # fmt: skip
+        return StepResult(grad_norm=float(norm), clip=clip, skipped=skipped, step=self.steps)
 
     def flush(self) -> None:
         pass
@@ -225,15 +226,15 @@ class FakeEngine(PlainEngine):
     def timeline(self) -> str:
         return json.dumps({"traceEvents": []})
 
-    def _update(self, update: dict[str, float], clip: float) -> None:
+    def _update(self, update: StepUpdate, clip: float) -> None:
         assert self.optimizer is not None
         for master in self.masters:
             assert master.grad is not None
             master.grad.mul_(clip)
         for group, decays in zip(self.optimizer.param_groups, (True, False), strict=True):
-            group["lr"], group["eps"] = update["learning_rate"], update["epsilon"]
-            group["betas"] = (update["beta1"], update["beta2"])
-            group["weight_decay"] = update["weight_decay"] if decays else 0.0
+            group["lr"], group["eps"] = update.learning_rate, update.hyperparameters["epsilon"]
+            group["betas"] = (update.hyperparameters["beta1"], update.hyperparameters["beta2"])
+            group["weight_decay"] = update.weight_decay if decays else 0.0
         self.optimizer.step()
         self.steps += 1
         self._round()

@@ -12,7 +12,16 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
-from spillway._engine import Description, EngineSettings, Fits, FitTable, OpenOptions
+from spillway._engine import (
+    Description,
+    EngineSettings,
+    Fits,
+    FitTable,
+    OpenOptions,
+    PlannedBytes,
+    PlannedTier,
+    PlanSummary,
+)
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
 from spillway.model.batches.batch import Batch, WorkShape
@@ -22,7 +31,7 @@ from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.start_points import STATE, tries_of
 
 GIB = 2**30
-PLAN = {
+PLAN: dict[str, Any] = {
     "fits": True,
     "tiers": [
         {"name": "dram", "capacity": 4 * GIB, "planned_peak": 3 * GIB},
@@ -37,6 +46,17 @@ PLAN = {
     "bottleneck": "path:0",
     "path_bytes_per_step": {"path:0": {"read": 3 * GIB, "written": 2 * GIB}},
 }
+
+
+def make_plan(durability: str) -> PlanSummary:
+    """The engine's plan behind PLAN."""
+    return PlanSummary(
+        tiers=[PlannedTier(**tier) for tier in PLAN["tiers"]],
+        bytes=[PlannedBytes(class_=it["class"], tier=it["tier"], bytes=it["bytes"]) for it in PLAN["bytes"]],
+        predicted_step_seconds=PLAN["predicted_step_seconds"],
+        bottleneck=PLAN["bottleneck"],
+        durability=durability,
+    )
 
 
 class FakeVolume:
@@ -88,6 +108,7 @@ class FakeSession:
         assert keeping is not None
         self.keeping = keeping
         kept = (config.durability or "step") if config.storage else "none"
+        self.planned = make_plan(kept)
         self.plan: dict[str, Any] = PLAN | ({"durability": kept} if config.storage else {})
         self.durable = kept != "none"
         self.description = Description(tokens=shape.length)

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from spillway._engine import PlannedActivations
 from spillway.model.layers.pieces import Experts
 
 ALIGNED = 64  # bytes: where storages begin, as PyTorch's own
@@ -52,14 +53,13 @@ class SavedChoice:
 RECOMPUTE_ALL = SavedChoice()
 
 
-def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
-    """The choice that plan.json has; `slack`: what its bytes have beyond those of tensors."""
-    saved_activations = plan.get("saved_activations")
-    if not saved_activations:
+def choice_of(planned: PlannedActivations | None, slack: float) -> SavedChoice:
+    """The choice of a plan; `slack`: what its bytes have beyond those of tensors."""
+    if planned is None:
         return RECOMPUTE_ALL
-    stages = {block - 1: Saved.KEEP for block in saved_activations["blocks"]}
-    stages |= {block - 1: Saved.SPILL for block in saved_activations["spilled_blocks"]}
-    return SavedChoice(stages, int(saved_activations["bytes"] / (1 + slack)) + 1)
+    stages = {block - 1: Saved.KEEP for block in planned.blocks}
+    stages |= {block - 1: Saved.SPILL for block in planned.spilled_blocks}
+    return SavedChoice(stages, int(planned.bytes / (1 + slack)) + 1)
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,13 @@ from spillway.errors import DoesNotFit
 from spillway.machine import process_memory, threads
 from spillway.machine.place import HOST, Place
 from spillway.model.batches.microbatch import Work
-from spillway.model.head.head_groups import extra_bytes
 from spillway.model.layers.row_attention import DenseMasks, attention_width, grows_linearly
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.measure import gpu_room, growth, quick_dry_run
-from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.synthetic import fill, sample
 from spillway.model.measure.timed_engine import LossKernels, TimedEngine
 from spillway.model.measure.timed_steps import KINDS, step_seconds, time_settled_step, time_step
-from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.layer_arguments import masks
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.stream import saved_profile
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from spillway.model.batches.batch import WorkShape
 
 BRIEF_SLACK = 0.4  # of it, where it was measured once or twice: a run that measures more often finds up to 0.35 more
-BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
@@ -130,17 +127,13 @@ class Measurement:
         self._shape, self._packing, self._place, self._asks_saved, self._tiles = shape, packing, place, saved, tiles
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
-        small = self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
+        self._small = narrow_of_its_kind(meta_model, saved, shape.virtual_ranks)
+        self._step_of = NarrowStep(self._small, shape, compute_dtype, unneeded, tiles, fused)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-        description = describe(small, WorkSize(1, self._tokens), compute_dtype)
-        parts = shape.micro_batches * tiles.count(shape.batch * shape.length)
-        # A step of one part makes weight gradients beside the sums. So the first steps do, whose memory is measured.
-        self._lends = parts > shape.virtual_ranks
-        self._engine = TimedEngine(description, parts > 1, kernels, place)
+        self._engine = TimedEngine(self._step_of.describe(self._tokens), self._step_of.parts > 1, kernels, place)
         fill(self._engine)
         self._engine.keep_weights()
-        base = 1.0 if shape.refers else None
-        self._stream = Stream(small, self._engine, 0, unneeded, place=place, tiles=tiles, fused=fused, base=base)
+        self._stream = self._step_of.open_stream(Stream, self._engine, place=place)
         self._dense_masks = DenseMasks.made  # until now
 
     def run(self, before: int, half: bool) -> DryRun:
@@ -339,29 +332,29 @@ class Measurement:
         between: list[float] = []
         with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
             if half:
-                stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
+                stream.step(self._sample(shape.batch, max(1, shape.length // 2)))
             before_whole = process_memory.anonymous(), place.peak()
             engine.seconds = quick_dry_run.make_seconds()
             warm_up = time_step(stream, engine, train, between)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
-            engine.lends = self._lends
+            engine.lends = self._step_of.lends  # from here on: the memory of the first steps is measured
             for number in range(runs_after(warm_up)):
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
                 time_step(stream, engine, timed, between)
             seconds = step_seconds(engine, between, shape)
             for work in gpu_room.sample_extremes(place, self._packing, self._small, shape):
-                stream.step(work, {}, 0)
+                stream.step(work)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
-                    stream.step(self._sample(shape.batch, length), {}, 0)
+                    stream.step(self._sample(shape.batch, length))
         # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
         # peak.
         work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             work_bytes = max(work_bytes, self._evaluated(with_arena))
         others = (shape.micro_batches - 1) * self._count_kept(train)
-        device_bytes = max(0, place.peak() - held) + others + extra_bytes(self._tiles, shape, self._small)
+        device_bytes = max(0, place.peak() - held) + others + self._step_of.count_head_bytes()
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
@@ -396,7 +389,7 @@ class Measurement:
         """The extrapolated cost of a shape that is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
-        kept = shape.batch * shape.length * count_kept_bytes(self._small, shape)
+        kept = shape.batch * shape.length * self._step_of.token_bytes
         if self._packing:
             longer = times if self._linear() else times**2
             kept += int(masks(self._small, self._sample(1, seen.length), self._place) * longer) * shape.batch
@@ -458,15 +451,8 @@ class Measurement:
         return sample(self._small, rows, length, self._shape.rows_in(length) if self._packing else 0)
 
     def _count_kept(self, train: Work) -> int:
-        each = count_kept_bytes(self._small, self._shape)
-        return self._tokens * each + (masks(self._small, train, self._place) if self._packing else 0)
-
-
-def count_kept_bytes(meta_model: MetaModel, shape: WorkShape) -> int:
-    """Bytes that a step keeps for every token besides states."""
-    if not shape.refers:
-        return BYTES_PER_TOKEN
-    return 2 * BYTES_PER_TOKEN + meta_model.width * meta_model.dtype.itemsize
+        more = masks(self._small, train, self._place) if self._packing else 0
+        return self._tokens * self._step_of.token_bytes + more
 
 
 def runs_after(warm_up: float) -> int:

@@ -1,18 +1,76 @@
-"""A model of the same widths, with one layer of each kind and one slice of the vocabulary: what a dry run runs."""
+"""A model of the same widths, with one layer of each kind and one slice of the vocabulary. Dry runs and traces run its
+step."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from transformers import PreTrainedConfig
 
+from spillway._engine import Description
 from spillway.model.adapters import quantised
 from spillway.model.checkpoint.freeze import freeze_kinds
+from spillway.model.head.head_groups import extra_bytes
+from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.meta.building import build
-from spillway.model.meta.describe import slice_rows
+from spillway.model.meta.describe import WorkSize, describe, slice_rows
 from spillway.model.meta.factors import choose_kinds
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.own import OwnConfig
 from spillway.model.source.source import text_config
 from spillway.model.source.tiny_copy import fewer_layers
+from spillway.model.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from spillway.model.batches.batch import WorkShape
+    from spillway.model.measure.timed_engine import TimedEngine
+
+BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
+
+S = TypeVar("S", bound=Stream)
+
+
+@dataclass(frozen=True)
+class NarrowStep:
+    """A step of a narrow copy of the model, with what a run's step has of it."""
+
+    small: MetaModel
+    shape: WorkShape
+    compute_dtype: str
+    unneeded: Collection[str] = ()
+    tiles: TokenTiles = ALL_AT_ONCE
+    fused: bool = False  # kernels stand for norms, SwiGLU and rotary embedding
+
+    @property
+    def parts(self) -> int:
+        """The parts by which the run sums gradients."""
+        return self.shape.micro_batches * self.tiles.count(self.shape.batch * self.shape.length)
+
+    @property
+    def lends(self) -> bool:
+        """True if the run's products add to sums. A step of one part makes weight gradients beside the sums."""
+        return self.parts > self.shape.virtual_ranks
+
+    def describe(self, tokens: int) -> Description:
+        """A micro-batch of at most so many tokens."""
+        return describe(self.small, WorkSize(1, tokens), self.compute_dtype)
+
+    def open_stream(self, kind: type[S], engine: TimedEngine, **more: Any) -> S:
+        base = 1.0 if self.shape.refers else None
+        return kind(self.small, engine, 0, self.unneeded, tiles=self.tiles, fused=self.fused, base=base, **more)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a step keeps for every token besides states."""
+        if not self.shape.refers:
+            return BYTES_PER_TOKEN
+        return 2 * BYTES_PER_TOKEN + self.small.width * self.small.dtype.itemsize
+
+    def count_head_bytes(self) -> int:
+        """Bytes that the head holds of all micro-batches beyond those of one."""
+        return extra_bytes(self.tiles, self.shape, self.small)
 
 
 def narrow_of_its_kind(meta_model: MetaModel, saved: bool, shards: int = 1) -> MetaModel:

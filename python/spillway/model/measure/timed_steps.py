@@ -18,7 +18,7 @@ def time_step(stream: Stream, engine: TimedEngine, work: Work, between: list[flo
     """Seconds of one step; what lies outside its passes goes to `between`."""
     passes, aside = engine.in_passes(), engine.aside
     began = time.perf_counter()
-    stream.step(work, {}, 0)
+    stream.step(work)
     seconds = time.perf_counter() - began - (engine.aside - aside)
     between.append(seconds - (engine.in_passes() - passes))
     return seconds

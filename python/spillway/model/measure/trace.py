@@ -9,7 +9,6 @@ machine what a dry run measures here (the engine's plan/operations.h).
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,21 +21,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import masking_utils
 
 from spillway import _engine
-from spillway._engine import Description, TracedPass
-from spillway.model.head.head_groups import extra_bytes
+from spillway._engine import Description, StepResult, StepUpdate, TracedPass
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.layers.weight_sums import TYPES, add_product, has_operation
 from spillway.model.measure import quick_dry_run
-from spillway.model.measure.dry_run import BRIEF_SLACK, SLACK, count_kept_bytes
+from spillway.model.measure.dry_run import BRIEF_SLACK, SLACK
 from spillway.model.measure.heap import Heap
 from spillway.model.measure.libraries import Libraries
-from spillway.model.measure.narrow import narrow_of_its_kind
+from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.recorder import Operations, Recorder, largest
 from spillway.model.measure.synthetic import sample
 from spillway.model.measure.timed_engine import TimedEngine
 from spillway.model.measure.timed_steps import KINDS
-from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.source.source import text_config
 from spillway.model.stream import saved_profile
 from spillway.model.stream.passage import Passage, replace_tensors
@@ -107,7 +104,8 @@ def trace_step(
     `fused`: kernels stand for norms, SwiGLU and rotary embedding.
     Raises whatever a model's code raises that asks for values."""
     small = narrow_of_its_kind(meta_model, not not_kept, shape.virtual_ranks)
-    few, tracer = (Tracer(small, compute_dtype, shape, unneeded, tiles, fused) for _ in range(2))
+    step = NarrowStep(small, shape, compute_dtype, unneeded, tiles, fused)
+    few, tracer = Tracer(step), Tracer(step)
     fewest = shorter.few if shorter else few.trace(*quick_dry_run.shapes(shape.batch, shape.length)[0])
     half = tracer.trace(shape.batch, max(1, shape.length // 2))  # first: the heap keeps what it has grown to
     whole = tracer.trace(shape.batch, shape.length, again=True)
@@ -115,46 +113,34 @@ def trace_step(
     if not not_kept:
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
-    kept = (shape.micro_batches - 1) * whole.tokens * count_kept_bytes(small, shape)
+    kept = (shape.micro_batches - 1) * whole.tokens * step.token_bytes
     if tiles.head_tokens is not None and shape.largest_share > 1:
         whole.passes.update(tracer.joined_head())
-        kept += extra_bytes(tiles, shape, small)
+        kept += step.count_head_bytes()
     return StepTrace(whole, half, fewest, kept, saved)
 
 
 class Tracer:
     """A stream over a narrow copy of the model, and the heap that its steps share."""
 
-    def __init__(
-        self,
-        small: MetaModel,
-        compute_dtype: str,
-        shape: WorkShape,
-        unneeded: Collection[str],
-        tiles: TokenTiles,
-        fused: bool = False,
-    ) -> None:
-        self._small, self._shape, self._unneeded, self._tiles, self._fused = small, shape, unneeded, tiles, fused
-        tokens = shape.batch * shape.length
-        self._description = describe(small, WorkSize(1, tokens), compute_dtype)
+    def __init__(self, step: NarrowStep) -> None:
+        self._step, self._small, self._shape = step, step.small, step.shape
         self._heap = Heap()
-        self._libraries = None if fused else Libraries(self._heap)  # on a GPU they have memory of their own
-        config = text_config(small.config)
-        self._experts = largest(vars(config).items(), EXPERTS)
-        self._parts = shape.micro_batches * tiles.count(tokens)
-        self._product = add_product if fused and small.dtype in TYPES and has_operation() else None
-        self._lends = self._product is not None and self._parts > shape.virtual_ranks
+        self._libraries = None if step.fused else Libraries(self._heap)  # on a GPU they have memory of their own
+        self._experts = largest(vars(text_config(step.small.config)).items(), EXPERTS)
+        self._product = add_product if step.fused and step.small.dtype in TYPES and has_operation() else None
+        self._lends = self._product is not None and step.lends
 
     def trace(self, rows: int, length: int, again: bool = False) -> Trace:
         """`again`: the heap is that of two steps. Where products of a run add to sums, those of the second step do, and
-        the passes are its own. The first step's do not: a step of one part makes weight gradients beside the sums."""
+        the passes are its own."""
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
-            stream.step(work, {}, 0)
+            stream.step(work)
             passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
             if again:
                 engine.lends = self._lends
-                stream.step(work, {}, 0)
+                stream.step(work)
             if engine.lends:
                 passes = {kind: engine.describe(kind) for kind in (*KINDS, OUTSIDE)}
         return Trace(passes, self._heap.most, rows * length)
@@ -165,7 +151,7 @@ class Tracer:
         joined = -(-shape.largest_share // shape.virtual_ranks)
         work = sample(self._small, joined * shape.batch, shape.length)
         with self._opened(work.tokens) as (stream, engine):
-            stream.step(work, {}, 0)
+            stream.step(work)
             return {kind: engine.describe(kind, joined) for kind in HEAD}
 
     def saved(self, rows: int, length: int) -> tuple[Passes, SavedProfile]:
@@ -177,7 +163,7 @@ class Tracer:
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
             engine.lends = self._lends
-            stream.step(work, {}, 0)
+            stream.step(work)
             saved = stream.last_saved
             passes = {kind: engine.describe(kind) for kind in KEPT}
             stream.saved = RECOMPUTE_ALL
@@ -189,23 +175,12 @@ class Tracer:
     def _opened(self, tokens: int = 0) -> Iterator[tuple[TracedStream, TracedEngine]]:
         """Inside nothing is computed. `tokens`: of a step that has more than a micro-batch of the shape, which the heap
         does not see."""
-        description = copy.copy(self._description)
-        description.tokens = max(tokens, description.tokens)
-        of_gpu = dropout_of_gpu() if self._fused else nullcontext()
+        description = self._step.describe(max(tokens, self._shape.batch * self._shape.length))
+        of_gpu = dropout_of_gpu() if self._step.fused else nullcontext()
         with rows_apart(), of_gpu, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            engine = TracedEngine(description, self._parts > 1)
+            engine = TracedEngine(description, self._step.parts > 1)
             engine.keep_weights()
-            tiles, fused, product = self._tiles, self._fused, self._product
-            stream = TracedStream(
-                self._small,
-                engine,
-                0,
-                self._unneeded,
-                tiles=tiles,
-                fused=fused,
-                product=product,
-                base=1.0 if self._shape.refers else None,
-            )
+            stream = self._step.open_stream(TracedStream, engine, product=self._product)
             stream.mode = mode
             lies_in, libraries = (Heap(), None) if tokens else (self._heap, self._libraries)
             recorder = Recorder(lies_in, engine.operations, self._experts, libraries)
@@ -352,8 +327,8 @@ class TracedEngine(TimedEngine):
     def sample(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         return
 
-    def end_step(self, update: dict[str, float]) -> dict[str, float]:
-        return {}
+    def end_step(self, update: StepUpdate) -> StepResult:
+        return StepResult()
 
     def _count(self, name: str, given: list[Any], made: list[Any]) -> None:
         assert self.recorder is not None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spillway import _engine
-from spillway._engine import BlockRole, Description, Form, TensorSpec, Training
+from spillway._engine import BlockRole, Description, Form, StepResult, StepUpdate, TensorSpec, Training
 from spillway.model.head.logits import loss_gradient, loss_stats
 from spillway.model.layers.pieces import AT_ONCE
 from spillway.model.meta.describe import CHUNK_ELEMENTS, slice_rows
@@ -95,7 +95,7 @@ class PlainEngine:
         return weight.view(torch.float32 if self._is_fp32(self.tensors[tensor]) else self.dtype).view(shape)
 
     def begin_step(
-        self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
+        self, ids: torch.Tensor, counts: list[int], training: bool, update: StepUpdate | None = None
     ) -> None:
         if sum(counts) != ids.numel() or ids.numel() > self.description.tokens:
             raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description.tokens}")
@@ -138,10 +138,10 @@ class PlainEngine:
         if self._keep:
             self._sum_of(0).index_add_(0, self._ids, values.float())
 
-    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+    def end_step(self, update: StepUpdate) -> StepResult:
         if self._projections is not None:
             self._projections.end_step()
-        return {}
+        return StepResult()
 
     def __getattr__(self, name: str) -> Any:
         """Methods of reduced gradients that passes call."""

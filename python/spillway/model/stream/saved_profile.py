@@ -73,7 +73,7 @@ def measure(
             engine.digests = None
             for number in range(rounds):
                 engine.cold = not several or number % 2 == 0
-                stream.step(work, {}, 0)
+                stream.step(work)
     except (process_memory.OutOfBounds, torch.cuda.OutOfMemoryError):
         return SavedProfile(why=NO_ROOM)
     finally:
@@ -95,7 +95,7 @@ def profile_of(saved: SavedStep, tokens: int) -> SavedProfile:
 def run_step(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[tuple[int, int], int]]:
     """The loss, and a checksum of every gradient."""
     engine.digests = {}
-    loss = stream.step(work, {}, 0).loss_sum
+    loss = stream.step(work).loss_sum
     return loss, engine.digests
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway._engine import StepResult, StepUpdate
 from spillway.machine.place import HOST, Place
 from spillway.model.batches.microbatch import ALL, Share, Work
 from spillway.model.head.head import HeadCode, HeadPass, Scratch, Watch
@@ -44,7 +45,6 @@ class Outcome:
     loss_sum: float
     label_tokens: int  # or pairs of rows
     auxiliary: float  # what of loss_sum is the routers'
-    update: dict[str, float]  # what Engine.end_step returned; empty for an evaluation
 
 
 class Stream:
@@ -123,12 +123,15 @@ class Stream:
     def tiles(self, tiles: TokenTiles) -> None:
         self._parts.tiles = tiles
 
-    def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
-        """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
+    def step(self, work: Work, update: StepUpdate | None = None, step: int = 0) -> Outcome:
+        """One optimizer step, number `step` (for dropout alone). `update`: values of the update; None: an engine that
+        updates nothing needs none."""
+        update = update or StepUpdate()
         loss_sum = self.gradients(work, update, step)
-        return Outcome(loss_sum, work.units, self._auxiliary, self.update(update))
+        self.update(update)
+        return Outcome(loss_sum, work.units, self._auxiliary)
 
-    def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
+    def gradients(self, work: Work, update: StepUpdate, step: int) -> float:
         """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
         return self._run(work, True, update, step)
 
@@ -140,15 +143,16 @@ class Stream:
         finally:
             self._digests = self._weight_sums.digests = NoDigests()
 
-    def update(self, update: dict[str, float]) -> dict[str, float]:
-        """The last part of a step: what Engine.end_step returns."""
+    def update(self, update: StepUpdate) -> StepResult:
+        """The last part of a step."""
         return self._engine.end_step(update)
 
     def evaluate(self, work: Work, watch: Watch | None = None, objective: Choice | None = None) -> Outcome:
         """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice; `objective`:
         another one than training has."""
-        loss_sum = self._run(work, False, {}, 0, watch, objective)
-        return Outcome(loss_sum, work.units, self._auxiliary, self._engine.end_step({}))
+        loss_sum = self._run(work, False, None, 0, watch, objective)
+        self._engine.end_step(StepUpdate())
+        return Outcome(loss_sum, work.units, self._auxiliary)
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -165,7 +169,7 @@ class Stream:
         self,
         work: Work,
         training: bool,
-        update: dict[str, float] | None,
+        update: StepUpdate | None,
         step: int,
         watch: Watch | None = None,
         objective: Choice | None = None,
@@ -174,7 +178,7 @@ class Stream:
         self.meta_model.train(training)
         self._parts.begin(work.micro_batches)
         counts = self._parts.sizes if training else work.counts
-        self._engine.begin_step(work.ids, counts, training, update if training else None, **self._digests.flags)
+        self._engine.begin_step(work.ids, counts, training, update, **self._digests.flags)
         self._weight_sums.begin(training)
         self._engine.embedding_forward(None)
         self._digests.end_pass()

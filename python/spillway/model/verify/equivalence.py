@@ -237,7 +237,7 @@ def compare(
         engine.weight(number).copy_(parameters[tensor.name].detach())
     stream = Stream(meta_model, engine, 0, unneeded, tiles=tiles)
     try:
-        outcome = stream.step(work, {}, 0)
+        outcome = stream.step(work)
     finally:
         stream.close()
     expected = plain_loss(model, work)

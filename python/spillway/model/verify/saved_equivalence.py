@@ -92,7 +92,7 @@ def outcome(
         engine.weight(number).copy_(parameters[tensor.name].detach())
     stream = Stream(meta_model, engine, 0, unneeded, saved=choice, tiles=tiles)
     try:
-        loss = stream.step(work, {}, 0).loss_sum
+        loss = stream.step(work).loss_sum
         return {"loss": torch.tensor(loss), **engine.gradients}, bool(stream.last_saved.kept)
     finally:
         stream.close()
