@@ -4,10 +4,7 @@ with the bits of one that is not."""
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +17,6 @@ import tiny
 import warm
 from folders import REPOSITORY
 from needs import package
-from spillway.output.records import rows
 
 package("datasets", "TRL needs datasets")
 package("trl", "TRL is not installed")
@@ -85,44 +81,4 @@ def test_a_script_killed_twice_teaches_the_format_with_the_same_bits(given: Path
     finish(start(given, tmp_path / "killed", "resume"))
     assert find_rewards(tmp_path / "killed") == rewards
     weights = [(tmp_path / name / "out" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
-    assert weights[0] == weights[1]
-
-
-ROUNDS = 6
-
-
-def start_rounds(given: Path, place: Path) -> subprocess.Popen[str]:
-    """In a session of its own, whose processes end together."""
-    words = ["--max_length", "64", "--per_device_train_batch_size", "8", "--gradient_accumulation_steps", "2",
-             "--learning_rate", "1e-2", "--lr_scheduler_type", "constant", "--compute_dtype", "fp32",
-             "--profile", str(given / "profile.json"), *real_runs.on_path(place / "storage")]  # fmt: skip
-    environment = {**os.environ, **warm.ONE_THREAD, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.Popen(
-        ["sh", str(EXAMPLE / "rounds.sh"), str(given / "model"), str(given / "prompts.jsonl"), str(place / "run"),
-         str(ROUNDS), *words],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-
-@pytest.mark.nightly
-def test_the_command_line_killed_twice_teaches_the_format_with_the_same_bits(given: Path, tmp_path: Path) -> None:
-    """Rounds of a sampler and of `spillway train`, on the paths of one run after the other."""
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    finish(start_rounds(given, tmp_path / "whole"))
-    for number in (2, 4):
-        process = start_rounds(given, tmp_path / "killed")
-        metrics = tmp_path / "killed" / "run" / f"round-{number}" / "metrics.jsonl"
-        wait_until(lambda metrics=metrics: count_lines(metrics) >= 2, process)  # type: ignore[misc]
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=LIMIT)
-    finish(start_rounds(given, tmp_path / "killed"))
-    rewards: dict[str, list[list[float]]] = {}
-    for name in ("whole", "killed"):
-        runs = [tmp_path / name / "run" / f"round-{number}" for number in range(1, ROUNDS + 1)]
-        rewards[name] = [[row["reward"] for row in rows(run / "metrics.jsonl")] for run in runs]
-    assert rewards["whole"] == rewards["killed"]
-    means = [sum(values) / len(values) for values in rewards["whole"]]
-    assert means[-1] > means[0] + RISE
-    weights = [(tmp_path / name / "run" / f"round-{ROUNDS}" / "model.safetensors").read_bytes() for name in rewards]
     assert weights[0] == weights[1]
