@@ -1,45 +1,46 @@
 """TRL's GRPOTrainer over a streamed model: its arguments, the memory that it samples in, and its micro-batches.
 
 TRL samples and scores the completions of a step by its own code. For that it calls `model.generate`, which runs on the
-current weights, whole in DRAM between two steps, or on a server that they are handed to. The update streams.
+current weights, whole in DRAM or in GPU memory between two steps, or on a server that they are handed to. The update
+streams.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.base import sizes as words
 from spillway.config.objectives import OBJECTIVES
-from spillway.errors import DoesNotFit, InputError
+from spillway.errors import InputError
+from spillway.integrations.generation_memory import NAME, ON_SERVER, RECORDED, GenerationMemory, measure_generation
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.reused_completions import (
+    Reuse,
     ReusedCompletions,
+    add_values,
     collect,
     find_stored,
     sample_for_one_step,
 )
-from spillway.integrations.server import ENGINES
 from spillway.integrations.server_sampling import TAKEN, ServerSampler
 from spillway.integrations.sizes import Sizes, is_iterated, row_count
 from spillway.integrations.without_reference import WithoutReference
-from spillway.machine import process_memory
 from spillway.model.batches.batch import Batch, Sampled, WorkShape
 from spillway.model.batches.microbatch import IGNORED, Work
 from spillway.model.head.objective import Choice, Objective
 from spillway.model.head.policy import Policy
 from spillway.model.source.source import is_multimodal
 from spillway.output import identity
-from spillway.run.settings import memory_budget
 
-NAME, OBJECTIVE = "GRPOTrainer", "grpo"
-ON_SERVER = 'name the server that samples: load(..., generation=Server("http://localhost:8000"))'
-RECORDED = "sample with another program, and train on the record with `objective: grpo` of `spillway train`"
+if TYPE_CHECKING:
+    from spillway.config import Config
+
+OBJECTIVE = "grpo"
 NO_SERVER = f"completions are sampled by this process; {ON_SERVER}; or {RECORDED}"
 TOOLS = f"completions come from the model alone; {RECORDED}"
 # argument, the value that asks for nothing, and what to do instead
@@ -55,11 +56,6 @@ PLAIN = (
     ("sync_ref_model", False, "there is no reference"),
 )
 ORDER = ("model", "reward_funcs", "args")  # of TRL's constructor
-TEMPORARIES = 8  # fp32 rows of the vocabulary that sampling holds for each completion
-# Beside the weights, generation is estimated: products may keep weights in another order, and the heap has holes
-# between keys and values that grow.
-MARGIN = 128 << 20
-HIDDEN, INNER = 12, 4  # of a token in a layer: hidden states, and those of its MLP
 
 
 def check(named: Mapping[str, Any], positional: tuple[Any, ...]) -> None:
@@ -87,11 +83,12 @@ def check_arguments(args: Any, given: Mapping[str, Any]) -> None:
             f"temperature: {args.temperature} cannot sample completions, whose logits are divided by it; give a finite "
             "number greater than 0, such as GRPOConfig(temperature=1.0)"
         )
-    if args.steps_per_generation != args.gradient_accumulation_steps:
+    if args.steps_per_generation % args.gradient_accumulation_steps:
+        step = args.per_device_train_batch_size * args.gradient_accumulation_steps
         raise InputError(
             f"steps_per_generation: it is {args.steps_per_generation}, and gradient_accumulation_steps is "
-            f"{args.gradient_accumulation_steps}; one step takes all completions that are sampled at once, so leave it "
-            "out, and generation_batch_size, too"
+            f"{args.gradient_accumulation_steps}; all completions of a step are sampled at once, so give a multiple of "
+            f"{args.gradient_accumulation_steps}. With generation_batch_size give a multiple of {step} completions"
         )
     functions = given.get("reward_funcs")
     for each in functions if isinstance(functions, list) else [functions]:
@@ -119,7 +116,7 @@ def check_sampling(args: Any) -> None:
 
 
 def check_origin(origin: Origin, config: Any, world: int) -> None:
-    """InputError for a model, or a place to compute, that generation has no way for."""
+    """InputError for a model that generation has no way for."""
     keys = origin.config
     if is_multimodal(config):
         raise InputError(f"model: the generation of multimodal models is not here; {RECORDED}")
@@ -127,10 +124,6 @@ def check_origin(origin: Origin, config: Any, world: int) -> None:
         raise InputError(f"{NAME}: one process samples and trains in this release, and {world} were started")
     if origin.server is not None:
         return
-    if keys.device != "cpu":
-        raise InputError(
-            f'device: this process samples on the CPUs in this release; load(..., device="cpu"), or {ON_SERVER}'
-        )
     if keys.method not in ("full", "lora"):
         raise InputError(f"method: {keys.method} has no generation in this process; full and lora have; {ON_SERVER}")
     if keys.load_in_4bit or keys.load_in_8bit:
@@ -141,8 +134,10 @@ class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
 
     sampler: ServerSampler | None = None  # the server that samples; None: this process does
-    _policy: Policy | None = None  # of the last step
-    _reused: ReusedCompletions | None = None  # where several steps train on the same completions
+    _memory = GenerationMemory()
+    _policy: Policy | None = None  # of the last step or evaluation
+    _reused: ReusedCompletions | None = None  # where several steps train on the completions of one generation
+    _later: Sequence[Batch] = ()  # those of steps to come, of the generation of this step
     _places: Sequence[Path] = ()  # directories that may hold these
 
     def keys(self, args: Any) -> dict[str, Any]:
@@ -151,11 +146,11 @@ class Grouped(WithoutReference):
         return {"objective": OBJECTIVE, **own, "num_iterations": 1}  # this trainer repeats the completions itself
 
     def watch(self, choice: Choice) -> Choice:
-        """The objective, of which each step's is kept."""
+        """The objective, of which each step's and each evaluation's is kept."""
 
         def make(work: Work, training: bool) -> Objective:
             objective = choice(work, training)
-            if training and isinstance(objective, Policy):
+            if isinstance(objective, Policy):
                 self._policy = objective
             return objective
 
@@ -181,35 +176,68 @@ class Grouped(WithoutReference):
         if origin.server is not None:
             self.sampler = ServerSampler(origin.server, trainer)
 
-    def measure(self, trainer: Any, origin: Origin) -> Sizes:
-        """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget."""
+    @property
+    def samples_on_host(self) -> bool:
+        """True if generation takes none of the compute device's memory."""
+        return not self._memory.on_device
+
+    def name_generation(self) -> AbstractContextManager[None]:
+        """A refusal of a plan says what generation takes of its memory."""
+        return self._memory.named()
+
+    def measure(self, trainer: Any, origin: Origin, config: Config) -> Sizes:
+        """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget. `config`:
+        with the device that computes."""
         args = trainer.args
         sets = trainer.eval_dataset
         every = list(sets.values()) if isinstance(sets, dict) else [] if sets is None else [sets]
         length = measure_length(trainer, origin, "train_dataset", [trainer.train_dataset])
         evaluated = measure_length(trainer, origin, "eval_dataset", every) if every else 0
+        if self.sampler is None:
+            rows = args.per_device_train_batch_size * args.steps_per_generation
+            rows = max(rows, args.per_device_eval_batch_size if every else 0)
+            self._memory = measure_generation(
+                trainer.model, config, rows, max(length, evaluated), origin.samples_on_host
+            )
         shape = WorkShape(
             micro_batches=args.gradient_accumulation_steps,
             batch=args.per_device_train_batch_size,
             length=length,
             eval_batch=args.per_device_eval_batch_size if every else 0,
             eval_length=evaluated,
-            between=0 if self.sampler else measure_generation(trainer, origin, max(length, evaluated), bool(every)),
+            between=self._memory.on_host,
+            between_on_device=self._memory.on_device,
         )
         return Sizes(shape, packing=False)
 
-    def take(self, trainer: Any, generation_batch: Any) -> Any:
-        """The next micro-batch. TRL samples and scores completions where a step begins, as it does in its own
+    def take(self, trainer: Any, generation_batch: Any) -> Batch:
+        """The next micro-batch. TRL samples and scores completions where a generation is due, as it does in its own
         `training_step`, and counts the micro-batches."""
-        step, iterations = int(trainer.state.global_step), int(trainer.args.num_iterations)
-        if step % iterations and (self._reused is None or not self._reused.serves(step, iterations)):
-            self._reused = find_stored(self._places, step, iterations)
-        if step % iterations and self._reused is not None:
-            inputs: Any = self._reused.batches[trainer._step % trainer.args.steps_per_generation]
+        step, reuse = int(trainer.state.global_step), Reuse.from_arguments(trainer.args)
+        place = trainer._step % reuse.micro_batches
+        trainer._step = step * reuse.micro_batches + place  # of a resumed run, too
+        if step % reuse.steps:
+            if self._reused is None or not self._reused.serves(step, reuse):
+                self._reused = find_stored(self._places, step, reuse)
+            batch = self._reused.batches[step % reuse.parts * reuse.micro_batches + place]
         else:
-            inputs = self.sample(trainer, generation_batch)
+            batch = self.batch(self.sample(trainer, generation_batch), reuse.share(trainer))
+            if place == 0:
+                self._later = self._look_ahead(trainer, reuse)
         trainer._step += 1
-        return inputs
+        return batch
+
+    def _look_ahead(self, trainer: Any, reuse: Reuse) -> list[Batch]:
+        """The micro-batches of later steps that this generation has sampled, with the log-probabilities that the
+        weights of this step give their tokens."""
+        share, batches = reuse.share(trainer), []
+        for first in range(reuse.micro_batches, reuse.parts * reuse.micro_batches, reuse.micro_batches):
+            inputs = trainer._buffered_inputs[first : first + reuse.micro_batches]
+            part = [self.batch(each, share) for each in inputs]
+            trainer.session.evaluate(part)
+            assert self._policy is not None
+            batches += [add_values(*each) for each in zip(part, self._policy.list_tokens(), strict=True)]
+        return batches
 
     def sample(self, trainer: Any, generation_batch: Any) -> Any:
         """A micro-batch of TRL's, sampled and scored."""
@@ -217,19 +245,21 @@ class Grouped(WithoutReference):
             return trainer._prepare_inputs(generation_batch)
 
     def keep(self, trainer: Any, batches: list[Batch]) -> None:
-        """Keeps the micro-batches of a step that has its losses, if later steps train on them, too."""
-        step, iterations = int(trainer.state.global_step), int(trainer.args.num_iterations)
-        if iterations > 1 and step % iterations == 0:
+        """Keeps the micro-batches of a step that has its losses, if later steps train on completions of the same
+        generation."""
+        step, reuse = int(trainer.state.global_step), Reuse.from_arguments(trainer.args)
+        if reuse.steps > 1 and step % reuse.steps == 0:
             assert self._policy is not None
-            self._reused = collect(step, batches, self._policy.list_tokens())
+            self._reused = collect(step, batches, self._policy.list_tokens(), self._later)
             self._reused.write(Path(trainer.args.output_dir) / identity.ROLLOUTS)
 
     def tell_seconds(self, trainer: Any, seconds: float) -> None:
         """TRL's figure of the seconds of a step, without its update."""
         trainer._metrics["train"]["step_time"].append(seconds)
 
-    def batch(self, inputs: Mapping[str, Any] | Batch) -> Batch:
-        """A micro-batch of TRL's, whose prompts are padded on the left; or one that a step before has made of it."""
+    def batch(self, inputs: Mapping[str, Any] | Batch, share: float = 1.0) -> Batch:
+        """A micro-batch of TRL's, whose prompts are padded on the left; or one that was made of it already. `share`: of
+        a generation's tokens that the loss of a step is a mean over."""
         if isinstance(inputs, Batch):
             return inputs
         rows, labels, sampling = [], [], []
@@ -258,6 +288,7 @@ class Grouped(WithoutReference):
                 {},
                 torch.cat(known) if len(known) == len(rows) else None,
                 self.sampler is None or self.sampler.divides,
+                max(1.0, float(inputs["num_items_in_batch"])) * share,
             ),
         )
 
@@ -299,56 +330,3 @@ def count_prompt_tokens(trainer: Any, origin: Origin, name: str, rows: Any) -> i
         max(map(len, trainer._tokenize_prompts(list(prompts[first : first + 256]))[0]))
         for first in range(0, len(prompts), 256)
     )
-
-
-def measure_generation(trainer: Any, origin: Origin, length: int, evaluates: bool) -> int:
-    """Bytes of DRAM that generation takes between steps. DoesNotFit where they exceed the budget alone."""
-    args = trainer.args
-    completions = args.per_device_train_batch_size * args.steps_per_generation
-    if evaluates:
-        completions = max(completions, args.per_device_eval_batch_size)
-    weights = count_weight_bytes(trainer.model)
-    rest = weights + 2 * count_cache_bytes(trainer.model.config, completions, length) + MARGIN
-    check_memory(weights, rest, memory_budget(origin.config), process_memory.resident())
-    return weights + rest
-
-
-def count_weight_bytes(model: Any) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-
-
-def count_cache_bytes(config: Any, rows: int, length: int) -> int:
-    """Bytes of keys, values and temporaries of `rows` completions that get `length` tokens long with their prompts."""
-    config = config.get_text_config()
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    cache = 2 * (config.num_hidden_layers + 1) * key_heads * width
-    layer = HIDDEN * max(config.hidden_size, heads * width) + INNER * inner
-    return rows * (length * 4 * (cache + layer) + TEMPORARIES * 4 * config.vocab_size)
-
-
-def check_memory(weights: int, rest: int, budget: int, held: int) -> None:
-    if weights + rest + held > budget:
-        raise DoesNotFit(
-            f"does not fit in DRAM: {NAME} generates with the whole model, {words.size(weights)} of weights and "
-            f"about {words.size(rest)} to sample the completions of a step. dram_budget is {words.size(budget)}, of "
-            f"which the process has {words.size(held)} already. Raise dram_budget, lower per_device_train_batch_size "
-            f"or max_completion_length, or {ON_SERVER}; {ENGINES}. Or {RECORDED}"
-        )
-
-
-@contextmanager
-def name_generation(between: int) -> Iterator[None]:
-    """A refusal of a plan says what generation takes of its memory."""
-    try:
-        yield
-    except DoesNotFit as error:
-        if not between:
-            raise
-        raise DoesNotFit(
-            f"{error}. (Of the working set {words.size(between)} are the whole model and the completions of a step, "
-            f"which {NAME} generates. Or {RECORDED})",
-            error.plan,
-        ) from error

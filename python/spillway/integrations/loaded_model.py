@@ -72,7 +72,7 @@ class LoadedModel(Streamed):
             model: Any = self
             whole.generation_config = copy.deepcopy(model.generation_config)
             whole.generation_config.use_cache = True
-            return whole.generate(*positional, **named)  # type: ignore[operator]
+            return generate_on_host(whole, positional, named)
 
     def save_pretrained(self, save_directory: str | Path, *_: Any, push_to_hub: bool = False, **__: Any) -> None:
         """Saves the model as the Trainer's save_model does."""
@@ -103,6 +103,17 @@ class LoadedModel(Streamed):
     def _apply(self, *_: Any, **__: Any) -> Any:
         """Refuses every other call that moves or converts a module."""
         raise InputError(PLACE)
+
+
+def generate_on_host(whole: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Generates with tensors of the host, which draws the tokens. The result lies where the prompts did."""
+    tensors = [each for each in (*positional, *named.values()) if isinstance(each, torch.Tensor)]
+
+    def move_one(value: Any) -> Any:
+        return value.cpu() if isinstance(value, torch.Tensor) else value
+
+    made = whole.generate(*map(move_one, positional), **{name: move_one(value) for name, value in named.items()})
+    return made.to(tensors[0].device) if tensors and isinstance(made, torch.Tensor) else made
 
 
 def require_host(model: LoadedModel) -> Host:

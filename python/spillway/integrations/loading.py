@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spillway.model.meta.meta_model import MetaModel
 
 LOGGER = transformers.logging.get_logger("spillway")
+ON_HOST = "cpu"  # the value of `generation` that samples on the CPUs
 
 # what TrainingArguments, the dataset and the collator decide
 ELSEWHERE = (
@@ -76,13 +77,23 @@ class Origin:
         given: set[str],
         meta_model: MetaModel,
         images: RowsWithImages,
-        server: Server | None = None,
+        generation: Server | str | None = None,
     ) -> None:
         self.config, self.images = config, images
-        self.server = server  # that completions are sampled on; None: this process samples
+        self.generation = generation  # the keyword of `load`
         self.carried = meta_model.carried_names  # names of parameters of other modalities than text
         self.given = given  # names of the keys that were said
         self._meta_model = meta_model
+
+    @property
+    def server(self) -> Server | None:
+        """The server that completions are sampled on; None: this process samples."""
+        return self.generation if isinstance(self.generation, Server) else None
+
+    @property
+    def samples_on_host(self) -> bool:
+        """True if the CPUs sample completions, whatever device computes layers."""
+        return self.generation == ON_HOST
 
     def add_adapters(self, config: Config, given: set[str]) -> None:
         """Puts the adapters of `config`, whose keys `given` were said, into the loaded model."""
@@ -112,10 +123,11 @@ def load(
     images, for Trainer and SFTTrainer. The plan prepares all rows once to find the largest; with `images=100` it
     prepares the first 100. With `freeze_vision_tower=False` and `freeze_multi_modal_projector=False` these parts are
     trained, too. `peft_config`: a LoraConfig in place of `method="lora"` and its neighbours. `generation=Server(URL)`:
-    the server that GRPOTrainer samples on. InputError for anything else.
+    the server that GRPOTrainer samples on; `generation="cpu"`: it samples on the CPUs beside a GPU. InputError for
+    anything else.
     """
     kind, labels, images = choose_task(keys), choose_labels(keys), keys.pop("images", None)
-    server = choose_server(keys)
+    generation = choose_generation(keys)
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
@@ -162,7 +174,7 @@ def load(
         freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, model_config)
     told = choose_images(images, model, labels)
-    model.spillway_origin = Origin(config, set(given), meta_model, told, server)
+    model.spillway_origin = Origin(config, set(given), meta_model, told, generation)
     make_callable(model)
     return model
 
@@ -189,12 +201,14 @@ def choose_images(images: Any, model: PreTrainedModel, labels: int) -> RowsWithI
     return RowsWithImages(list_arguments(model.config), None if images is True else images)
 
 
-def choose_server(keys: dict[str, Any]) -> Server | None:
+def choose_generation(keys: dict[str, Any]) -> Server | str | None:
     """Takes `generation` out of the keywords. InputError for another value."""
-    server = keys.pop("generation", None)
-    if server is not None and not isinstance(server, Server):
-        raise InputError(f'load(): generation={server!r} is not taken: expects spillway.hf.Server("http://HOST:PORT")')
-    return server
+    generation = keys.pop("generation", None)
+    if generation is None or generation == ON_HOST or isinstance(generation, Server):
+        return generation
+    raise InputError(
+        f'load(): generation={generation!r} is not taken: expects spillway.hf.Server("http://HOST:PORT"), or "cpu"'
+    )
 
 
 TASKS = {"text-classification": OF_ROWS, "token-classification": OF_TOKENS}

@@ -13,7 +13,7 @@ from spillway.base import ranks
 from spillway.config.key import describe_other_optimizer
 from spillway.config.keys import KEYS
 from spillway.errors import InputError
-from spillway.integrations import grouped, ranked
+from spillway.integrations import generation_memory, grouped, ranked
 from spillway.integrations.alone import TRAINERS
 from spillway.integrations.loading import LOGGER, Origin, origin_of
 from spillway.integrations.referred import FORMS
@@ -42,7 +42,7 @@ FROM_TRL = (
     "SFTTrainer",
     *FORMS,
     ranked.NAME,
-    grouped.NAME,
+    generation_memory.NAME,
     *TRAINERS,
     "BaseTrainer",
     "_BaseTrainer",
@@ -102,15 +102,17 @@ def check(trainer: Any) -> Origin:
         raise InputError(NOT_LOADED)
     check_arguments(trainer.args, trainer._pairs is not None)
     check_hooks(trainer)
-    check_server(trainer, origin)
+    check_generation(trainer, origin)
     optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
     return origin
 
 
-def check_server(trainer: Any, origin: Origin) -> None:
-    """InputError for a model that generates on a server, in a trainer that does not generate."""
-    if origin.server is not None and not isinstance(trainer._pairs, grouped.Grouped):
-        raise InputError(f"generation: of the trainers {grouped.NAME} alone generates; load the model without it")
+def check_generation(trainer: Any, origin: Origin) -> None:
+    """InputError for a model that was told where to generate, in a trainer that does not generate."""
+    if origin.generation is not None and not isinstance(trainer._pairs, grouped.Grouped):
+        raise InputError(
+            f"generation: of the trainers {generation_memory.NAME} alone generates; load the model without it"
+        )
 
 
 def check_images(origin: Origin, compares: bool) -> None:
@@ -181,7 +183,7 @@ def check_free(config: Config) -> None:
 
 def check_hooks(trainer: Any) -> None:
     """Refuses overridden or passed hooks that compute something of their own."""
-    if trainer.compute_loss_func is not None:
+    if callable(trainer.compute_loss_func):  # TRL 1.0's GRPOTrainer gives a text, which asks for no scaling
         raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
     own = type(trainer).compute_loss
     if own is not transformers.Trainer.compute_loss and own.__module__ not in LOSSES:

@@ -1,4 +1,4 @@
-"""The completions that several consecutive steps of a GRPOTrainer train on.
+"""The completions of one generation, which several consecutive steps of a GRPOTrainer train on.
 
 The first of these steps computes the log-probabilities that the later ones compare with, and those of the reference.
 OUTPUT_DIR/spillway/rollouts.json holds both before that step is durable, and so does each checkpoint. So a killed run
@@ -18,6 +18,7 @@ import torch
 from spillway.base.documents import read_json
 from spillway.base.files import flush, write_json
 from spillway.errors import InputError
+from spillway.integrations.trl_ways import behind
 from spillway.model.batches.batch import Batch, Sampled
 from spillway.model.head.policy import Tokens
 from spillway.output import identity
@@ -26,15 +27,41 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class Reuse:
+    """The steps that train on the completions of one generation: each part of these once, and then all parts again."""
+
+    micro_batches: int  # of a step, and so of a part
+    parts: int
+    iterations: int  # steps that train on the same part
+
+    @classmethod
+    def from_arguments(cls, args: Any) -> Reuse:
+        """`args`: of GRPOConfig."""
+        micro_batches = int(args.gradient_accumulation_steps)
+        return cls(micro_batches, int(args.steps_per_generation) // micro_batches, int(args.num_iterations))
+
+    @property
+    def steps(self) -> int:
+        return self.parts * self.iterations
+
+    def share(self, trainer: Any) -> float:
+        """The share of a generation's tokens that TRL's trainer divides the loss of a step by, where it divides by
+        tokens. The first releases divide by all of them, whatever number of parts there is."""
+        names = behind(type(trainer), "_compute_loss").__code__.co_names
+        return 1 / self.parts if "steps_per_generation" in names else 1.0
+
+
+@dataclass(frozen=True)
 class ReusedCompletions:
-    """The micro-batches of one step, for the steps after it."""
+    """The micro-batches of one generation."""
 
     step: int  # the steps before the first one that trained on them
     batches: list[Batch]
 
-    def serves(self, step: int, iterations: int) -> bool:
+    def serves(self, step: int, reuse: Reuse) -> bool:
         """True if the step after so many steps trains on them, and is not the first one that does."""
-        return self.step == step - step % iterations < step
+        whole = len(self.batches) == reuse.parts * reuse.micro_batches
+        return whole and self.step == step - step % reuse.steps < step
 
     def write(self, path: Path) -> None:
         """Is durable when the call returns."""
@@ -44,9 +71,10 @@ class ReusedCompletions:
         flush(path.parent)
 
 
-def collect(step: int, batches: Sequence[Batch], tokens: Sequence[Tokens]) -> ReusedCompletions:
-    """`tokens`: of each micro-batch, as the first step has computed them."""
-    return ReusedCompletions(step, [add_values(*each) for each in zip(batches, tokens, strict=True)])
+def collect(step: int, batches: Sequence[Batch], tokens: Sequence[Tokens], later: Sequence[Batch]) -> ReusedCompletions:
+    """`tokens`: of each micro-batch of the first step, as that step has computed them. `later`: those of the other
+    parts, which have their log-probabilities."""
+    return ReusedCompletions(step, [*(add_values(*each) for each in zip(batches, tokens, strict=True)), *later])
 
 
 def add_values(batch: Batch, tokens: Tokens) -> Batch:
@@ -55,16 +83,17 @@ def add_values(batch: Batch, tokens: Tokens) -> Batch:
     return replace(batch, sampled=sampled, reference=None if tokens.reference is None else tokens.reference.clone())
 
 
-def find_stored(places: Sequence[Path], step: int, iterations: int) -> ReusedCompletions:
+def find_stored(places: Sequence[Path], step: int, reuse: Reuse) -> ReusedCompletions:
     """The completions for the step after `step`, of one of the directories. InputError if none holds them."""
     for place in places:
         stored = read(place / identity.ROLLOUTS)
-        if stored is not None and stored.serves(step, iterations):
+        if stored is not None and stored.serves(step, reuse):
             return stored
+    name, first = "num_iterations" if reuse.parts == 1 else "steps_per_generation", step - step % reuse.steps
     raise InputError(
-        f"num_iterations: step {step + 1} trains on the completions of step {step - step % iterations + 1}, and "
+        f"{name}: step {step + 1} trains on the completions of step {first + 1}, and "
         f"{places[0] / identity.ROLLOUTS} does not hold them; put the file back, or resume from a checkpoint of step "
-        f"{step - step % iterations}"
+        f"{first}"
     )
 
 
@@ -89,7 +118,8 @@ def describe(batch: Batch) -> dict[str, Any]:
         "old": batch.sampled.old,
         "advantages": batch.sampled.advantages,
     }
-    return {"tokens": batch.tokens, **{name: None if it is None else it.tolist() for name, it in tensors.items()}}
+    numbers = {"tokens": batch.tokens, "step_tokens": batch.sampled.step_tokens}
+    return {**numbers, **{name: None if it is None else it.tolist() for name, it in tensors.items()}}
 
 
 def load_batch(content: dict[str, Any]) -> Batch:
@@ -106,15 +136,17 @@ def load_batch(content: dict[str, Any]) -> Batch:
         numbers("lengths", torch.int64),
         reference=numbers("reference", torch.float64),
         rows_each=1,
-        sampled=Sampled(numbers("old", torch.float64), advantages, {}),
+        sampled=Sampled(numbers("old", torch.float64), advantages, {}, step_tokens=content.get("step_tokens")),
     )
 
 
 @contextmanager
 def sample_for_one_step(trainer: Any) -> Iterator[None]:
     """TRL takes completions to be of the step that trains on them while this is open, and computes nothing of them."""
+    args = trainer.args
     iterations, trainer.num_iterations = trainer.num_iterations, 1
+    micro_batches, args.gradient_accumulation_steps = args.gradient_accumulation_steps, args.steps_per_generation
     try:
         yield
     finally:
-        trainer.num_iterations = iterations
+        trainer.num_iterations, args.gradient_accumulation_steps = iterations, micro_batches

@@ -8,7 +8,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +128,7 @@ class StreamedSession:
             return
         self._require_whole_step("the model")
         try:
-            with translated(), self.session.hold_whole_model() as model:
+            with translated(), self.session.hold_whole_model(self._pairs.samples_on_host) as model:
                 yield model
         finally:
             process_memory.trim()
@@ -200,7 +200,8 @@ class StreamedSession:
     def _measure_sizes(self) -> Sizes:
         if self._sizes is None:
             if isinstance(self._pairs, grouped.Grouped):
-                own = self._pairs.measure(self, self._origin)
+                config = apply_arguments(self._origin.config, self.args)
+                own = self._pairs.measure(self, self._origin, config)
             else:
                 own = largest(self, self._origin)
             self._sizes = join_sizes(self._world, own)
@@ -233,7 +234,8 @@ class StreamedSession:
     def _plan_session(self, config: Config, keeping: Keeping) -> EngineSession:
         """Planned, not started."""
         shape = self._measure_sizes().shape
-        with grouped.name_generation(shape.between):
+        naming = self._pairs.name_generation() if isinstance(self._pairs, grouped.Grouped) else nullcontext()
+        with naming:
             session = EngineSession(
                 config,
                 shape,

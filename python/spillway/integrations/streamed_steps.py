@@ -16,6 +16,7 @@ from spillway.integrations.classified import Classified
 from spillway.integrations.grouped import Grouped
 from spillway.integrations.image_sizes import require_room
 from spillway.integrations.loading import LOGGER
+from spillway.integrations.prompt_order import PromptOrder
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.integrations.trl_ways import (
     averages_routers,
@@ -83,6 +84,10 @@ class StreamedSteps(StreamedSession):
         self._samples, self._shares = list(samples[0]), []
         self._items = None if samples[1] is None else int(samples[1])
         return samples
+
+    def _get_train_sampler(self, *positional: Any, **named: Any) -> Any:
+        sampler = super()._get_train_sampler(*positional, **named)  # type: ignore[misc]
+        return PromptOrder(sampler, self) if isinstance(self._pairs, Grouped) else sampler
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         model.train()

@@ -15,7 +15,16 @@ from typing import Any
 import torch
 import transformers
 
-from spillway.integrations import alone, classified, grouped, peft_configs, ranked, referred, refusals
+from spillway.integrations import (
+    alone,
+    classified,
+    generation_memory,
+    grouped,
+    peft_configs,
+    ranked,
+    referred,
+    refusals,
+)
 from spillway.integrations.durable_steps import DurableSteps
 from spillway.integrations.loaded_model import stream_by
 from spillway.integrations.streamed_saves import StreamedSaves
@@ -42,7 +51,7 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
         elif objective := alone.find_objective(type(self)):
             self._pairs = alone.Unreferred(objective)
             alone.check(objective, named, positional)
-        elif derives_from(type(self), grouped.NAME):
+        elif derives_from(type(self), generation_memory.NAME):
             self._pairs = grouped.Grouped()
             grouped.check(named, positional)
         elif derives_from(type(self), ranked.NAME):

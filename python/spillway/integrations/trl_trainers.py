@@ -16,8 +16,8 @@ class RewardTrainer(StreamedTraining, trl.RewardTrainer):  # type: ignore[misc]
 
 
 class GRPOTrainer(StreamedTraining, trl.GRPOTrainer):  # type: ignore[misc]
-    """trl.GRPOTrainer, over a model that `spillway.hf.load` made. It generates with the whole model in DRAM, or
-    on a server: `load(..., generation=Server(URL))`."""
+    """trl.GRPOTrainer, over a model that `spillway.hf.load` made. It generates with the whole model in DRAM
+    or in GPU memory, or on a server: `load(..., generation=Server(URL))`."""
 
 
 class DPOTrainer(StreamedTraining, trl.DPOTrainer):  # type: ignore[misc]

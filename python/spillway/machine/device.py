@@ -124,22 +124,28 @@ def settings(
     work: int = 0,
     rule: Mapping[str, str] = NO_RULE,
 ) -> DeviceSettings | None:
-    """What the engine plans and opens it with; None: layers compute in host memory. `work`: bytes of a GPU that
-    PyTorch's temporaries take. `rule`: what an update is of."""
+    """What the engine plans and opens it with; None: layers compute in host memory. `work`: bytes of its
+    memory that PyTorch takes. `rule`: what an update is of."""
     if config.device == "cpu":
         return None
+    memory = find_memory(config, dram_budget, place)
     if place.on_gpu:
         made = gpu_settings(place)
-        made.memory, made.work = gpu_memory(config, place), work
+        made.memory, made.work = memory, work
         if not take_link(made, profile, number(config)):
             measure(made, rule)
         return made
-    made = DeviceSettings(name=config.device, memory=config.gpu_memory or dram_budget // SHARE, in_dram=True)
+    made = DeviceSettings(name=config.device, memory=memory, work=work, in_dram=True)
     # Without a GPU in the profile its link is memory, and its updates are the host's work: nothing is won by them.
     made.bounded = take_link(made, profile)
     if not made.bounded:
         made.to_device = made.from_device = profile.copy_bytes_per_second / PASSES
     return made
+
+
+def find_memory(config: Config, dram_budget: int, place: Place) -> int:
+    """Bytes of the compute device that a run may take; a simulated one has them of the host's memory."""
+    return gpu_memory(config, place) if place.on_gpu else config.gpu_memory or dram_budget // SHARE
 
 
 def gpu_memory(config: Config, place: Place) -> int:

@@ -87,7 +87,6 @@ def profiled(
     work += images.host_bytes(shape.micro_batches, shape.largest_share)
     if only_plan:
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
-    on_device = (
-        memory.device_bytes + (distilled if compute.place.on_gpu else 0) + images.device_bytes(shape.largest_share)
-    )
+    on_gpu = memory.device_bytes + distilled + images.device_bytes(shape.largest_share)
+    on_device = max(on_gpu if compute.place.on_gpu else 0, shape.between_on_device)
     return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device), images)

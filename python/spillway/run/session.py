@@ -27,6 +27,7 @@ from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import auto, device, process_memory
 from spillway.machine.compute import compute
+from spillway.machine.place import HOST
 from spillway.model.batches.joining import join, join_shape
 from spillway.model.batches.microbatch import Share, Work, arrange
 from spillway.model.checkpoint.tower_weights import open_tower
@@ -291,10 +292,11 @@ class EngineSession:
         """The model, to be called or to generate with; every pass streams its layers. For looking, not for training."""
         return callable_model(self._spec.meta_model.model, self.logits)
 
-    def hold_whole_model(self) -> AbstractContextManager[PreTrainedModel]:
-        """The library's own model with the current weights, whole in DRAM while it is open (WorkShape.between)."""
+    def hold_whole_model(self, on_host: bool = False) -> AbstractContextManager[PreTrainedModel]:
+        """The library's own model with the current weights, whole where layers compute, or `on_host`."""
         self._running()
-        return hold_model(self._spec.meta_model, self.description, self._engine.fetch_tensor)
+        place = HOST if on_host else self._place
+        return hold_model(self._spec.meta_model, self.description, self._engine.fetch_tensor, place)
 
     # ---- what is kept of it
 
@@ -331,8 +333,7 @@ class EngineSession:
 
     def displaced_volumes(self) -> list[str]:
         """Volumes whose file was removed or replaced since they were opened."""
-        volumes: list[str] = self._engine.displaced_volumes() if self.config.paths else []
-        return volumes
+        return list(self._engine.displaced_volumes()) if self.config.paths else []
 
     def stand_alone(self) -> None:
         """Makes later checkpoints need no volume."""

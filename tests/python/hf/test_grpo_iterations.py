@@ -1,5 +1,5 @@
-"""TRL's GRPOTrainer with `num_iterations` and `eval_dataset` over a streamed model: equal to itself in memory, and
-resumed between the steps that train on the same completions."""
+"""TRL's GRPOTrainer with `num_iterations`, `steps_per_generation` and `eval_dataset` over a streamed model: equal to
+itself in memory, and resumed between the steps that train on completions of the same generation."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from test_trainer_durable import Fails
 __all__ = ["given"]  # a fixture
 
 REUSED = {"num_iterations": 2, "learning_rate": 5e-2}
+PARTS = {"steps_per_generation": 2 * rollouts.ACCUMULATION, "learning_rate": 5e-2}
+BOTH = {**PARTS, **REUSED}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 4}
 
 
@@ -60,7 +62,33 @@ def test_iterations_and_evaluations_equal_trl_in_memory(given: Path, tmp_path: P
     assert all("reward" not in row for row in reused) and any(row["clip_ratio/region_mean"] > 0 for row in reused)
 
 
-def test_iterations_of_adapters_keep_the_reference(given: Path, tmp_path: Path) -> None:
+CASES: dict[str, dict[str, Any]] = {
+    "parts": PARTS,
+    "both": {"generation_batch_size": 2 * rollouts.STEP, **REUSED},
+    "grpo": {**PARTS, "loss_type": "grpo", "mask_truncated_completions": True},
+    "three parts": {**PARTS, "steps_per_generation": 3 * rollouts.ACCUMULATION, "loss_type": "bnpo"},
+}
+
+
+@pytest.mark.parametrize("case", some(list(CASES), ["parts", "both"]))
+def test_steps_of_one_generation_equal_trl_in_memory(given: Path, tmp_path: Path, case: str) -> None:
+    """Steps after the first compare with the log-probabilities of the weights that sampled."""
+    more = {**CASES[case], **EVALUATED}
+    ours, theirs = Watched(), Watched()
+    plain = in_memory(given, tmp_path / "plain", more, theirs)
+    trainer = streamed(given, tmp_path / "ours", more, ours, dtype="float32", **storage_keys(tmp_path / "storage"))
+    trainer.train()
+    trainer.save_model()
+    assert ours.tokens == theirs.tokens
+    same_log(trainer, plain)
+    same_weights(*(tmp_path / way / "model.safetensors" for way in ("ours", "plain")))
+    rows = logged(plain, "loss")
+    assert "reward" in rows[0] and "reward" not in rows[1]
+    assert any(row["clip_ratio/region_mean"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("reuse", [REUSED, PARTS], ids=["iterations", "parts"])
+def test_adapters_keep_the_reference_of_a_generation(given: Path, tmp_path: Path, reuse: dict[str, Any]) -> None:
     peft = package("peft", "LoRA is PEFT's")
     from transformers import AutoModelForCausalLM
 
@@ -68,7 +96,7 @@ def test_iterations_of_adapters_keep_the_reference(given: Path, tmp_path: Path) 
     model = AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
     torch.manual_seed(42)
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **asked))
-    more = {**REUSED, **EVALUATED, "beta": 0.04, "loss_type": "grpo"}
+    more = {**reuse, **EVALUATED, "beta": 0.04, "loss_type": "grpo"}
     plain = in_memory(given, tmp_path / "plain", more, Watched(), model=adapted)
     keys = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": asked["target_modules"]}
     trainer = streamed(given, tmp_path / "ours", more, Watched(), dtype="float32", lora_dropout=0.0, **keys)
@@ -79,10 +107,14 @@ def test_iterations_of_adapters_keep_the_reference(given: Path, tmp_path: Path) 
     assert any(row["kl"] > 1e-4 for row in logged(plain, "loss"))
 
 
-@pytest.mark.parametrize("step", some([3, 4, 5], [5]))
-def test_durable_steps_go_on_between_iterations(given: Path, tmp_path: Path, step: int) -> None:
+# With PARTS an epoch has four steps, of which the first process makes the last one, or goes on inside the next.
+REUSES = [(3, REUSED), (4, REUSED), (5, REUSED), (5, PARTS), (6, PARTS), (6, BOTH), (7, BOTH)]
+
+
+@pytest.mark.parametrize(("step", "reuse"), some(REUSES, [(5, REUSED), (6, PARTS), (7, BOTH)]))
+def test_durable_steps_go_on_inside_a_generation(given: Path, tmp_path: Path, step: int, reuse: dict[str, Any]) -> None:
     def open_trainer(out: Path, keys: dict[str, Any]) -> Any:
-        return streamed(given, out, {**SAVES, **REUSED, **EVALUATED, "max_steps": 7}, **keys)
+        return streamed(given, out, {**SAVES, **reuse, **EVALUATED, "max_steps": 8}, **keys)
 
     expect_resumed_bits(tmp_path, open_trainer, step)
 

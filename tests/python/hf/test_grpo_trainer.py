@@ -86,7 +86,7 @@ def streamed(given: Path, out: Path, more: dict[str, Any], reward: Any = None, k
     from transformers import AutoTokenizer
 
     return spillway.hf.GRPOTrainer(
-        model=load(given / "model", profile=str(given / "profile.json"), device="cpu", **keys),
+        model=load(given / "model", profile=str(given / "profile.json"), **{"device": "cpu", **keys}),
         reward_funcs=reward or Watched(),
         args=rollouts.arguments(out, **{**MORE, **more}),
         train_dataset=prompts(kind),
@@ -248,7 +248,8 @@ def test_durable_steps_go_on_bit_by_bit(given: Path, tmp_path: Path, step: int) 
         ({"use_vllm": True}, "use_vllm: True is not computed .* `objective: grpo` of `spillway train`"),
         ({"beta": 0.04}, "beta: 0.04 is not computed .* method=.lora.*`objective: grpo` of `spillway train`"),
         ({"loss_type": "cispo"}, "loss_type: cispo is not computed .* expects one of dapo, grpo, bnpo, dr_grpo"),
-        ({"steps_per_generation": 4}, "steps_per_generation: it is 4, and gradient_accumulation_steps is 2"),
+        ({"steps_per_generation": 3}, "steps_per_generation: it is 3, and gradient_accumulation_steps is 2.* of 2"),
+        ({"generation_batch_size": 4}, "steps_per_generation: it is 1, .* a multiple of 8 completions"),
         ({"temperature": 0.0}, "temperature: 0.0 cannot sample completions.* greater than 0"),
         ({"temperature": -1.0}, "temperature: -1.0 cannot sample completions"),
         ({"temperature": float("nan")}, "temperature: nan cannot sample completions"),

@@ -1,5 +1,5 @@
 """TRL's own scripts with two lines changed: sft.py and dpo.py over versions of TRL and transformers that are supported,
-kto.py and reward.py over those that are installed.
+reward.py and grpo.py with the lowest and the installed TRL, and kto.py, which the lowest has among its experiments.
 
 By default with those that are installed; `make trl-versions`, and `make nightly`, try all of VERSIONS, for which they
 fetch packages into the build folder. What is found of each is in docs/how-to/trainer.md.
@@ -33,14 +33,25 @@ from test_kto import messages
 from test_reward import save_classifier
 
 LIMIT = 1200  # seconds that a script may take at most
-TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer", "kto": "KTOTrainer", "reward": "RewardTrainer"}
-MORE = {"reward": ["--max_length", "256"]}  # of which longer rows are left out
+TRAINERS = {
+    "sft": "SFTTrainer",
+    "dpo": "DPOTrainer",
+    "kto": "KTOTrainer",
+    "reward": "RewardTrainer",
+    "grpo": "GRPOTrainer",
+}
 LOGGED = ("loss", "grad_norm", "num_tokens", "mean_token_accuracy", "rewards/margins", "rewards/accuracies")
 LOGGED += ("kl", "logps/chosen", "min_reward", "max_reward", "accuracy", "margin")
+LOGGED += ("reward", "reward_std", "completions/mean_length", "clip_ratio/region_mean")
 LOGGED += tuple(f"eval_{name}" for name in LOGGED)
 ARGUMENTS = """--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --num_train_epochs 2 --learning_rate 1e-3
---logging_steps 1 --max_length 64 --eval_strategy epoch --save_strategy epoch --report_to none --use_cpu true
---bf16 false --disable_tqdm true --dataset_num_proc 1 --adam_epsilon 1e-6""".split()
+--logging_steps 1 --eval_strategy epoch --save_strategy epoch --report_to none --use_cpu true --bf16 false
+--disable_tqdm true --adam_epsilon 1e-6""".split()
+ROWS = ["--max_length", "64", "--dataset_num_proc", "1"]
+MORE = {
+    "reward": ["--max_length", "256", "--dataset_num_proc", "1"],  # of which longer rows are left out
+    "grpo": ["--num_generations", "2", "--max_completion_length", "12", "--reward_funcs", "rewards.reward_fives"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +61,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_classifier(place / "classifier", place / "model")
     tiny.tokenizer(chat_template=tiny.PLAIN).save_pretrained(str(place / "classifier"))
     rows_of = {"sft": tiny.text_rows(11), "dpo": pairs.messages(11), "kto": messages(11), "reward": pairs.messages(11)}
+    rows_of["grpo"] = [{"prompt": row["prompt"]} for row in pairs.texts(7)]
     for name, rows in rows_of.items():
         (place / name).mkdir()
         tiny.jsonl(place / name / "train.jsonl", rows)
@@ -71,7 +83,9 @@ VERSIONS = {  # of TRL some between whose defaults, scripts or interfaces are ot
     "trl": [lowest("trl"), "1.7.0", "1.9.0", INSTALLED],
     "transformers": [lowest("transformers"), INSTALLED],
 }
+LOWEST = (VERSIONS["trl"][0], INSTALLED)
 OTHERS = [found for found in product(*VERSIONS.values()) if found != (INSTALLED, INSTALLED)]
+WITH_SCRIPTS = [*product(OTHERS, ("sft", "dpo")), (LOWEST, "reward"), (LOWEST, "grpo")]
 
 
 def installed() -> Path:
@@ -138,7 +152,7 @@ def losses(given: Path, place: Path, trl: Path, kind: str, streamed: bool, first
     path = script(trl, kind, place, streamed)
     model = given / ("classifier" if kind == "reward" else "model")
     words = ["--model_name_or_path", model, "--dataset_name", given / kind, "--output_dir", out, *ARGUMENTS]
-    words += MORE.get(kind, [])
+    words += MORE.get(kind, ROWS)
     places = os.pathsep.join(filter(None, (*map(str, first or []), os.environ.get("PYTHONPATH"))))
     more = {"HF_HOME": str(place / "home"), "HF_HUB_OFFLINE": "1", **({"PYTHONPATH": places} if places else {})}
     process = warm.python(path, *words, env={} if first is None else more, cold=first is not None)
@@ -166,14 +180,13 @@ def test_sft_before_and_after(given: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["kto", "reward"])
+@pytest.mark.parametrize("kind", ["kto", "reward", "grpo"])
 def test_answers_and_rewards_before_and_after(given: Path, tmp_path: Path, kind: str) -> None:
     same_before_and_after(given, tmp_path, installed(), kind, [])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["sft", "dpo"])
-@pytest.mark.parametrize(("trl", "transformers"), OTHERS)
+@pytest.mark.parametrize(("trl", "transformers", "kind"), [(*each, kind) for each, kind in WITH_SCRIPTS])
 def test_at_other_versions(given: Path, tmp_path: Path, trl: str, transformers: str, kind: str) -> None:
     wanted = {"trl": trl, "transformers": transformers}
     words = [f"{name}=={version}" for name, version in wanted.items() if version != INSTALLED]

@@ -28,6 +28,7 @@ from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.factors import choose
 from spillway.model.stream.plain_engine import PlainEngine
 from spillway.model.stream.stream import Stream
+from spillway.model.whole import hold_model
 from spillway.run.engine_spec import name_free_memory
 
 ELSEWHERE = Place(torch.device("meta"))
@@ -156,6 +157,17 @@ def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkey
     assert engine.given > 4
     often = 3 if meta_model.plain else 12  # code of its own before or after the layers is entered each time
     assert mode.asked <= often * len(work.micro_batches), "something waits for the device inside a step"
+
+
+def test_a_whole_model_computes_on_its_device_for_tokens_of_the_host() -> None:
+    """The logits come back to the host, and `meta` has none to give."""
+    meta_model = build(tiny_config("llama"), torch.bfloat16)
+    description = describe(meta_model, WorkSize(2, 24), "bf16")
+    with hold_model(meta_model, description, lambda tensor, first, values: None, ELSEWHERE) as model:
+        assert {each.device for each in (*model.parameters(), *model.buffers())} == {ELSEWHERE.device}
+        ids = random_ids(2, 12, 1)
+        with OneDevice(answer=True), pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
 
 
 def test_the_mode_sees_what_lies_elsewhere() -> None:

@@ -21,15 +21,17 @@ from folders import REPOSITORY
 from needs import package
 from real_runs import apart, inputs
 from spillway.config.keys import KEYS
+from spillway.config.objectives import OBJECTIVES
 from spillway.output.records import rows
 
 RECIPES = REPOSITORY / "recipes"
 SIMULATED = ("--device", "simulated", "--gpu_memory", "512MiB", "--dram_budget", "4GiB")
 DATA = {
-    "dpo": "pairs.jsonl",
-    "reward": "pairs.jsonl",
+    **dict.fromkeys(("dpo", "orpo", "cpo", "reward"), "pairs.jsonl"),
+    "kto": "judged.jsonl",
     "grpo": "rollouts.jsonl",
     "text-classification": "reviews.jsonl",
+    "token-classification": "entities.jsonl",
 }
 FILES = sorted(RECIPES.glob("*.yaml"))
 
@@ -43,6 +45,11 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.jsonl(place / "rollouts.jsonl", [group] * 8)
     labels = ["negative", 1, "positive"]
     tiny.jsonl(place / "reviews.jsonl", [{**row, "label": labels[i % 3]} for i, row in enumerate(tiny.text_rows(23))])
+    tags = ["O", "B-PER", 2, "I-LOC", -100]
+    texts = [row["text"].split() for row in tiny.text_rows(23)]
+    entities = [{"tokens": words, "ner_tags": [tags[i % 5] for i in range(len(words))]} for words in texts]
+    tiny.jsonl(place / "entities.jsonl", entities)
+    tiny.jsonl(place / "judged.jsonl", pairs.answers(33))
     return place
 
 
@@ -66,9 +73,14 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 12
+    assert len(FILES) == 16
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
+
+
+def test_every_objective_has_a_recipe() -> None:
+    named = {yaml.safe_load(path.read_text()).get("objective", "sft") for path in FILES}
+    assert named == set(OBJECTIVES)
 
 
 @pytest.mark.parametrize("recipe", FILES, ids=lambda path: path.stem)

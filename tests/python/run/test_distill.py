@@ -24,7 +24,7 @@ from spillway.config.checks import check_objective
 from spillway.errors import InputError
 from spillway.output.records import rows as rows_of
 
-STEPS = 12  # two epochs, with accumulation and remainders
+STEPS = 24  # four epochs, with accumulation and remainders
 CLOSE = 1e-5
 
 
@@ -36,7 +36,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(given: Path, *more: str) -> list[str]:
-    plain = {"objective": "distill", "teacher": str(given / "teacher"), "num_train_epochs": "2"}
+    plain = {"objective": "distill", "teacher": str(given / "teacher"), "num_train_epochs": "4"}
     return [*(word for key, value in plain.items() if f"--{key}" not in more for word in (f"--{key}", value)), *more]
 
 
@@ -54,7 +54,7 @@ def load_work(given: Path, **more: Any) -> Any:
     values = {
         "model": given / "model", "dataset": given / "train.jsonl", "objective": "distill",
         "teacher": given / "teacher", "max_length": 64, "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "num_train_epochs": 2, **more,
+        "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "num_train_epochs": 4, **more,
     }  # fmt: skip
     return load(resolve({}, {key: str(value) for key, value in values.items()}), lambda _: None)
 
@@ -140,7 +140,7 @@ def test_adapters_and_evaluations_equal_plain_pytorch(given: Path, tmp_path: Pat
     plain.weights = {name.replace(".default", ""): tensor for name, tensor in plain.weights.items()}
     same(tmp_path / "ours", plain, "adapter_model.safetensors")
     evaluated = [row for row in rows_of(tmp_path / "ours" / "metrics.jsonl") if "eval_loss" in row]
-    assert len(evaluated) == 2 and "eval_perplexity" not in evaluated[-1]
+    assert len(evaluated) == 4 and "eval_perplexity" not in evaluated[-1]
     assert abs(evaluated[-1]["eval_loss"] - expected) <= CLOSE
 
 
@@ -153,7 +153,7 @@ def test_packed_rows_and_virtual_ranks_equal_plain_pytorch(given: Path, tmp_path
     same(tmp_path / "ours", distilled.train(given, work, 3, loss, epsilon=EPSILON))
 
 
-DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
+DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2", "--num_train_epochs", "2")
 STORED = "spillway/teacher-train.bin"
 
 

@@ -68,10 +68,12 @@ def steps_of(out: Path) -> list[dict[str, Any]]:
 
 
 def test_equal_to_trl_in_memory_with_state_on_a_path(given: Path, tmp_path: Path) -> None:
-    """Two epochs of pairs of texts, with accumulation and remainders."""
-    plain = pairs.in_memory(given, tmp_path / "plain", pairs.texts(ROWS), order())
-    assert train(given, tmp_path / "ours", *real_runs.on_path(tmp_path / "storage")) == 0
+    """21 steps of pairs of texts, with accumulation and remainders."""
+    plain = pairs.in_memory(given, tmp_path / "plain", pairs.texts(ROWS), order(), **pairs.LONG)
+    more = [*pairs.options(pairs.LONG), *real_runs.on_path(tmp_path / "storage")]
+    assert train(given, tmp_path / "ours", *more) == 0
     same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    assert len(pairs.logged(plain)) == 21
     same_weights(tmp_path / "ours" / "model.safetensors", tmp_path / "plain" / "model.safetensors")
 
 

@@ -19,6 +19,7 @@ from needs import package
 from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.output.records import rows as rows_of
+from test_grpo import same_weights
 
 ROWS = 11  # 3 steps an epoch; the last micro-batch has one row, whose mismatched answer is its own
 KTO = ("--objective", "kto", "--compute_dtype", "fp32", "--num_train_epochs", "2")
@@ -82,11 +83,14 @@ def steps_of(out: Path, name: str = "loss") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", some(list(CASES), ["weights"]))
 def test_equal_to_trl_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, case: str) -> None:
-    """Two epochs of texts in file order, with accumulation and remainders."""
-    plain = pairs.in_memory(given, tmp_path / "plain", pairs.answers(ROWS), order(), objective="kto", **CASES[case])
-    more = [f"--{name}={value}" for name, value in CASES[case].items()]
-    assert train(given, tmp_path / "ours", *more, *real_runs.on_path(tmp_path / "storage")) == 0
-    same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    """21 steps of texts in file order, with accumulation and remainders."""
+    keys = {**CASES[case], **pairs.LONG}
+    plain = pairs.in_memory(given, tmp_path / "plain", pairs.answers(ROWS), order(), objective="kto", **keys)
+    more = [*pairs.options(keys), *real_runs.on_path(tmp_path / "storage")]
+    assert train(given, tmp_path / "ours", *more) == 0
+    same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain), sums=4)
+    same_weights(tmp_path / "ours" / "model.safetensors", tmp_path / "plain" / "model.safetensors")
+    assert len(pairs.logged(plain)) == 21
     assert any(row["kl"] > 1e-3 for row in pairs.logged(plain))
 
 

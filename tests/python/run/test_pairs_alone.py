@@ -19,6 +19,7 @@ from spillway.data.order import Order
 from spillway.errors import InputError
 from spillway.model.batches.batch import Batch
 from spillway.output.records import rows as rows_of
+from test_grpo import same_weights
 
 ROWS = 10  # 3 steps an epoch; the last has one micro-batch
 KEYS = ("--compute_dtype", "fp32", "--num_train_epochs", "2")
@@ -46,7 +47,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(given: Path, out: Path, keys: dict[str, Any], *more: str, data: str = "texts.jsonl") -> int:
-    asked = [f"--{name}={value}" for name, value in keys.items()]
+    asked = pairs.options(keys)
     return real_runs.here(given, out, "--dataset", str(given / data), *KEYS, *asked, *more)
 
 
@@ -70,11 +71,13 @@ def steps_of(out: Path, name: str = "loss") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", some(list(CASES), ["orpo", "sigmoid", "simpo"]))
 def test_equal_to_trl_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, case: str) -> None:
-    """Two epochs of pairs of texts, with accumulation and remainders."""
-    order = Order(ROWS, 2, 2, 42)
-    plain = pairs.in_memory(given, tmp_path / "plain", pairs.texts(ROWS), order, **CASES[case])
-    assert train(given, tmp_path / "ours", CASES[case], *real_runs.on_path(tmp_path / "storage")) == 0
+    """21 steps of pairs of texts, with accumulation and remainders."""
+    order, keys = Order(ROWS, 2, 2, 42), {**CASES[case], **pairs.LONG}
+    plain = pairs.in_memory(given, tmp_path / "plain", pairs.texts(ROWS), order, **keys)
+    assert train(given, tmp_path / "ours", keys, *real_runs.on_path(tmp_path / "storage")) == 0
     same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    same_weights(tmp_path / "ours" / "model.safetensors", tmp_path / "plain" / "model.safetensors")
+    assert len(pairs.logged(plain)) == 21
 
 
 @pytest.mark.parametrize("case", some(["orpo", "simpo"], ["orpo"]))

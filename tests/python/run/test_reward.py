@@ -103,10 +103,12 @@ def steps_of(out: Path, name: str = "loss") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", some(list(CASES), ["margins", "messages"]))
 def test_equal_to_trl_in_memory_with_state_on_a_path(given: Path, tmp_path: Path, case: str) -> None:
-    """Losses, gradient norms, figures and weights of two epochs, with accumulation and remainders."""
+    """Losses, gradient norms, figures and weights of 21 steps, with accumulation and remainders."""
     data, keys = CASES[case]
+    keys = {**keys, **pairs.LONG}
     plain = in_memory(given, tmp_path / "plain", DATA[data], **keys)
-    more = [f"--{name}={value}" for name, value in keys.items()]
+    assert len(pairs.logged(plain)) == 21
+    more = pairs.options(keys)
     assert train(given, tmp_path / "ours", data, *more, *real_runs.on_path(tmp_path / "storage")) == 0
     same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
     same_weights(tmp_path / "ours", tmp_path / "plain")

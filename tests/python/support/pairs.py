@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ TOLD = (
     "entropy",
 )
 END = " That is all."
+# Seven epochs are 21 steps. With a smaller epsilon AdamW makes steps of the rounding where a gradient is next to zero.
+LONG = {"num_train_epochs": 7, "adam_epsilon": 1e-6}
 
 
 def texts(count: int) -> list[dict[str, Any]]:
@@ -68,6 +70,11 @@ def answers(count: int) -> list[dict[str, Any]]:
         {"prompt": row["prompt"], "completion": row["chosen" if label else "rejected"], "label": label}
         for row, label in zip(texts(count), good, strict=True)
     ]
+
+
+def options(keys: Mapping[str, Any]) -> list[str]:
+    """Keys of a configuration as words of a command line."""
+    return [f"--{name}={value}" for name, value in keys.items()]
 
 
 class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]

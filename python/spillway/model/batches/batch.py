@@ -23,6 +23,7 @@ class Sampled:
     # fp64 [label tokens]: as another program that sampled them has their log-probabilities; None: unknown
     sampling: torch.Tensor | None = None
     divided: bool = True  # that program has them of logits that were divided by the temperature
+    step_tokens: float | None = None  # tokens of a step that its loss is a mean over; None: its label tokens
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class WorkShape:
     eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
     logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
     between: int = 0  # bytes of DRAM that something takes between steps, when these have none
+    between_on_device: int = 0  # the same of the compute device's memory
     teacher_top_k: int = 0  # entries of a teacher's distribution of each label token; 0: there is no teacher
     pairs: int = 0  # of rows, whose log-probabilities a first pass computes
     passes: int = 0  # forward passes that this takes before the first step

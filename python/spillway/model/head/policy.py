@@ -182,8 +182,10 @@ class Policy(OfTokens):
             self._gradients, count = {}, self.work.step_batches
             for batch in self.work.micro_batches:
                 tokens = tokens_of(batch, stats.get(batch.index))
+                given = tokens.sampled.step_tokens
+                step_tokens = float(self.work.step_labels) if given is None else given
                 with torch.enable_grad():
-                    loss = self.loss.loss(tokens, self.work.step_labels / count)
+                    loss = self.loss.loss(tokens, step_tokens / count)
                     (gradient,) = torch.autograd.grad(loss, tokens.log_probabilities)
                 self._losses.append(float(loss.detach()) * (self.work.units / count if self.training else batch.units))
                 self._gradients[batch.index] = gradient / count
