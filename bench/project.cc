@@ -1,6 +1,6 @@
 // What a step in a subspace costs beside the layer's own work, for a weight [rows, columns] and d of half its side:
 //
-//   project [--hidden N] [--rank D] [--nonzeros R] [--tokens T] [--rounds N] [--layers L]
+//   project [--hidden N] [--rank D] [--nonzeros R] [--tokens T] [--rounds N] [--layers L] [--scattered 1]
 //
 // Rounds of each in turn, so that a noisy machine slows all: compress() of an input and of an output gradient, with 1
 // thread, bf16 and fp32; apply() over the matrices of L layers, bf16 weight and remainder, beside a rewrite of the same
@@ -23,7 +23,8 @@ namespace {
 namespace kernels = spillway::kernels;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kUsage = "project [--hidden N] [--rank D] [--nonzeros R] [--tokens T] [--rounds N] [--layers L]";
+constexpr const char* kUsage =
+    "project [--hidden N] [--rank D] [--nonzeros R] [--tokens T] [--rounds N] [--layers L] [--scattered 1]";
 
 double seconds(const auto& work) {
   const auto start = Clock::now();
@@ -45,6 +46,17 @@ std::vector<float> projector(const Sizes& sizes) {
   std::vector<float> values(sizes.nonzeros * (sizes.hidden + kernels::kProjectorPad));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 17) / 16 - 0.5F;
   return values;
+}
+
+/// Columns that lie far apart within a row and from row to row.
+std::vector<std::uint32_t> places(const Sizes& sizes) {
+  const auto stride = sizes.hidden + kernels::kProjectorPad;
+  std::vector<std::uint32_t> out(sizes.nonzeros * stride);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto row = i % stride, s = i / stride;
+    out[i] = static_cast<std::uint32_t>((row * 7919 + s * (sizes.rank / sizes.nonzeros)) % sizes.rank);
+  }
+  return out;
 }
 
 template <class T>
@@ -114,10 +126,13 @@ int main(int count, char** words) {
   sizes.tokens = arguments.number("--tokens", 1024);
   sizes.rounds = arguments.number("--rounds", 9);
   sizes.layers = arguments.number("--layers", 16);
+  const bool scattered = arguments.number("--scattered", 0) > 0;
   (void)arguments.rest(0, 0);
   return spillway::bench::finish("project", [&] {
     const auto values = projector(sizes);
-    const kernels::Projector view{values.data(), sizes.hidden, sizes.rank, sizes.nonzeros};
+    const auto columns = places(sizes);
+    const kernels::Projector view{values.data(), sizes.hidden, sizes.rank, sizes.nonzeros,
+                                  scattered ? columns.data() : nullptr};
     std::printf("hidden %zu, d %zu, r %zu, %zu tokens, 1 thread, medians of %zu rounds\n", sizes.hidden, sizes.rank,
                 sizes.nonzeros, sizes.tokens, sizes.rounds);
     measure_compress<std::uint16_t>("bf16", sizes, view);

@@ -14,6 +14,11 @@ using spillway::plan::Description;
 
 namespace {
 
+/// A reduction by its word.
+constexpr View<state::TensorSpec, std::string> kReduction{
+    "reduction", [](const state::TensorSpec& it) -> std::string { return it.by->word; },
+    [](state::TensorSpec& it, std::string word) { it.by = &spillway::optim::parse_reduction(word); }};
+
 void bind_blocks(nb::module_& module) {
   using state::TensorSpec, state::BlockSpec, state::Training, state::Form, state::BlockRole;
   nb::enum_<Training>(module, "Training", "How a tensor takes part in learning.")
@@ -32,12 +37,13 @@ void bind_blocks(nb::module_& module) {
       .value("nf4_nested", Form::nf4_nested)
       .value("bf16_master", Form::bf16_master)
       .def_prop_ro("is_packed", [](Form self) { return state::is_packed(self); });
-  bind_struct<TensorSpec>(
-      module, "TensorSpec", "A tensor of a model.", Field("name", &TensorSpec::name),
-      Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay), Field("training", &TensorSpec::training),
-      Field("rank", &TensorSpec::rank), Field("nonzeros", &TensorSpec::nonzeros), Field("form", &TensorSpec::form),
-      Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces), Field("apart", &TensorSpec::apart),
-      Field("asked", &TensorSpec::asked), Field("asked_by_piece", &TensorSpec::asked_by_piece));
+  bind_struct<TensorSpec>(module, "TensorSpec", "A tensor of a model.", Field("name", &TensorSpec::name),
+                          Field("shape", &TensorSpec::shape), Field("decay", &TensorSpec::decay),
+                          Field("training", &TensorSpec::training), Field("rank", &TensorSpec::rank),
+                          Field("nonzeros", &TensorSpec::nonzeros), kReduction, Field("form", &TensorSpec::form),
+                          Field("table", &TensorSpec::table), Field("pieces", &TensorSpec::pieces),
+                          Field("apart", &TensorSpec::apart), Field("asked", &TensorSpec::asked),
+                          Field("asked_by_piece", &TensorSpec::asked_by_piece));
   bind_struct<BlockSpec>(module, "BlockSpec", "Tensors that execute together.", Field("name", &BlockSpec::name),
                          Field("role", &BlockSpec::role), Field("tensors", &BlockSpec::tensors));
 }

@@ -15,6 +15,7 @@
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
 #include "spillway/subspace/published.h"
+#include "spillway/subspace/scattered.h"
 #include "spillway/subspace/subspaces.h"
 
 namespace nb = nanobind;
@@ -31,6 +32,10 @@ using Release = nb::call_guard<nb::gil_scoped_release>;
 
 const spillway::subspace::Projector& side_of(const Matrix& matrix, unsigned side) {
   return side == 0 ? matrix.projectors().p : matrix.projectors().q;
+}
+
+const spillway::subspace::Projector& side_of(const PublishedMatrix& matrix, unsigned side) {
+  return side == 0 ? matrix.pair().p : matrix.pair().q;
 }
 
 std::byte* bytes(const Tokens& tokens) {
@@ -53,7 +58,8 @@ void fill(std::vector<float>& to, const Given& from, const char* name) {
   std::copy_n(from.data(), from.size(), to.begin());
 }
 
-void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_t stride, std::size_t tokens,
+template <class Any>
+void compress(const Any& matrix, unsigned side, std::uintptr_t in, std::size_t stride, std::size_t tokens,
               const std::string& type, std::uintptr_t out) {
   const auto view = side_of(matrix, side).view();
   std::vector<float> work(spillway::kernels::compress_work(view));
@@ -89,14 +95,6 @@ void step(Any& matrix, std::uintptr_t weight, std::uintptr_t remainder, const st
                .n = elements(matrix)});
 }
 
-void compress_scattered(const PublishedMatrix& matrix, unsigned side, std::uintptr_t in, std::size_t stride,
-                        std::size_t tokens, const std::string& type, std::uintptr_t out) {
-  const auto& projector = side == 0 ? matrix.pair().p : matrix.pair().q;
-  spillway::subspace::compress(projector, spillway::state::parse_compute_type(type),
-                               reinterpret_cast<const std::byte*>(in), stride, tokens,  // NOLINT
-                               reinterpret_cast<std::byte*>(out), tokens);              // NOLINT
-}
-
 /// What spillway::Engine does of subspaces for passes, alone: for an engine of Python's own.
 struct Projections {
   explicit Projections(const spillway::plan::Description& of)
@@ -129,7 +127,7 @@ void bind_matrix(nb::module_& module) {
       .def_prop_rw(
           "begun", &Matrix::begun, [](Matrix& self, std::int64_t steps) { self.set_begun(steps); },
           "Steps before the moments began.")
-      .def("compress", &compress, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
+      .def("compress", &compress<Matrix>, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
            "Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`.")
       .def("step", &step<Matrix>, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
            "The optimizer on S and its delta onto the weight. `rates`: hyperparameters by name, gradient scale, "
@@ -190,12 +188,13 @@ void bind_published(nb::module_& module) {
           "gradient"_a, "Learns the first projectors from a gradient, flat, and later ones where too much is missed.")
       .def_prop_ro("refitted", &PublishedMatrix::refitted, "Whether a later pair waits for its step.")
       .def_prop_ro("error", &PublishedMatrix::missed, "What was missed of the gradient that was last looked at.")
-      .def("compress", &compress_scattered, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a)
+      .def("compress", &compress<PublishedMatrix>, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a,
+           "out"_a)
       .def("step", &step<PublishedMatrix>, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a)
       .def(
           "values",
           [](const PublishedMatrix& self, unsigned side) {
-            return copied((side == 0 ? self.pair().p : self.pair().q).pack());
+            return copied(spillway::subspace::pack(side_of(self, side)));
           },
           "side"_a, "Values, and then their columns as numbers: [rows, nonzeros] each.")
       .def(

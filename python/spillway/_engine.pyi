@@ -100,6 +100,7 @@ class TensorSpec:
         training: Training | None = None,
         rank: int | None = None,
         nonzeros: int | None = None,
+        reduction: str | None = None,
         form: Form | None = None,
         table: bool | None = None,
         pieces: int | None = None,
@@ -113,6 +114,7 @@ class TensorSpec:
     training: Training
     rank: int  # of what is reduced
     nonzeros: int  # the same
+    reduction: str  # by which it is reduced: "subspace" or "published subspace"
     form: Form
     table: bool  # of two dimensions in a layer, and no matrix of a product
     pieces: int  # parts that passes convert it in, by convert_pieces(); 0: it is converted before they begin

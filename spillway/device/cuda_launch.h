@@ -17,7 +17,7 @@ struct Launch {
   std::string kernel;  ///< "spillway_sum_bf16"; empty: there is nothing to do
   unsigned blocks = 0;
   static constexpr unsigned kThreads = threads::kBlock;
-  alignas(16) std::array<std::byte, 256> arguments{};
+  alignas(16) std::array<std::byte, 272> arguments{};
 };
 
 [[nodiscard]] Launch launch_of(const Work& work);

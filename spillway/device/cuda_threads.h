@@ -271,15 +271,30 @@ SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, Grid grid) {
   }
 }
 
-/// Neighbouring threads take neighbouring tokens of one column, whose places are neighbours.
+/// A column of a scattered projector, of one token.
+template <class T>
+SPILLWAY_ON_DEVICE float scattered_sum(const kernels::Projector& r, const T* in, std::uint64_t column) {
+  const auto* const numbers = r.by_column + r.columns + 1;
+  float sum = 0;
+  for (auto k = r.by_column[column]; k < r.by_column[column + 1]; ++k) {
+    sum = std::fma(load(in[numbers[k] % r.stride()]), r.values[numbers[k]], sum);
+  }
+  return sum;
+}
+
+/// Neighbouring threads take neighbouring tokens of one column, whose places are neighbours in blocks.
 template <class T>
 SPILLWAY_ON_DEVICE void compress(const Compress& a, Grid grid) {
   const auto& r = a.by;
   for (auto i = grid.thread; i < r.columns * a.tokens; i += grid.threads) {
     const auto column = i / a.tokens, token = i - column * a.tokens;
+    const T* const in = as<T>(a.in) + token * a.in_stride;
+    if (r.is_scattered()) {
+      store(scattered_sum(r, in, column), as<T>(a.out)[column * a.out_stride + token]);
+      continue;
+    }
     const auto group = column / r.nonzeros, end = r.first(group + 1);
     const float* const values = r.values + (column - group * r.nonzeros) * r.stride();
-    const T* const in = as<T>(a.in) + token * a.in_stride;
     float sum = 0;
     for (auto row = r.first(group); row < end; ++row) sum = std::fma(load(in[row]), values[row], sum);
     store(sum, as<T>(a.out)[column * a.out_stride + token]);
@@ -295,10 +310,26 @@ SPILLWAY_ON_DEVICE inline float spread(const kernels::Expansion& e, std::uint64_
   return out;
 }
 
+/// Element [row, column] of (P * delta) * Q^T.
+SPILLWAY_ON_DEVICE inline float scattered_change(const kernels::Expansion& e, std::uint64_t row, std::uint64_t column) {
+  const auto &p = e.p, &q = e.q;
+  float out = 0;
+  for (auto right = column; right < q.nonzeros * q.stride(); right += q.stride()) {
+    const float* const from = e.delta + q.places[right];
+    float spread = 0;
+    for (auto left = row; left < p.nonzeros * p.stride(); left += p.stride()) {
+      spread = std::fma(p.values[left], from[p.places[left] * p.columns], spread);
+    }
+    out = std::fma(q.values[right], spread, out);
+  }
+  return out;
+}
+
 /// The next master of element i.
 SPILLWAY_ON_DEVICE inline float changed(const Apply& a, std::uint64_t i, float master) {
   const auto& p = a.expansion.p;
   const auto row = (a.first + i) / a.expansion.q.rows, column = a.first + i - row * a.expansion.q.rows;
+  if (p.is_scattered()) return std::fma(master, a.keep, scattered_change(a.expansion, row, column));
   const auto first = p.group_of(row) * p.nonzeros;
   float change = 0;
   for (std::uint64_t s = 0; s < p.nonzeros; ++s) {

@@ -137,7 +137,7 @@ struct UpdateDelta {
 /// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c]: kernels::compress().
 struct Compress {
   Element type = Element::bf16;  ///< of `in` and `out`
-  kernels::Projector by;         ///< its values in the device's memory, too
+  kernels::Projector by;         ///< all of it in the device's memory, too; a GPU needs `by_column` of scattered ones
   const std::byte* in = nullptr;
   std::uint64_t in_stride = 0, tokens = 0;  ///< elements from one token to the next
   std::byte* out = nullptr;                 ///< [columns][out_stride]

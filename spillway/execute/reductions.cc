@@ -20,8 +20,12 @@ std::unique_ptr<Base> make(const Given&... given) {
   return std::make_unique<Of>(given...);
 }
 
-constexpr std::array kMade{
-    Made{&optim::lsp, make<sink::GradientSink, subspace::Sink>, make<sink::HostUpdate, subspace::SubspaceUpdate>}};
+constexpr auto make_subspaces = make<sink::GradientSink, subspace::Sink, plan::Description, state::Layout>;
+constexpr auto make_subspace_update =
+    make<sink::HostUpdate, subspace::SubspaceUpdate, state::Layout, state::UpdateRule>;
+
+constexpr std::array kMade{Made{&optim::lsp, make_subspaces, make_subspace_update},
+                           Made{&optim::lsp_published, make_subspaces, make_subspace_update}};
 
 /// Without a reduction each of them does nothing.
 const Made& made_of(const state::Layout& layout) {

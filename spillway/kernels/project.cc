@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "spillway/kernels/project.cc"
 #include <hwy/foreach_target.h>
 
+#include "spillway/kernels/compress-inl.h"
 #include "spillway/kernels/elements-inl.h"
 #include "spillway/kernels/random-inl.h"
 #include "spillway/kernels/weights-inl.h"
@@ -16,89 +17,6 @@ namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
 // ---- compress
-
-using Wide = hn::CappedTag<float, kTokenTile>;
-
-/// tile[i * kTokenTile + t] = in[t * stride + i] for `rows` i and kTokenTile t; those from `tokens` on are 0.
-template <class T>
-HWY_INLINE void turn(const T* in, std::size_t stride, std::size_t tokens, std::size_t rows, float* tile) {
-  const hn::CappedTag<float, 1> one;
-  std::size_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
-  const hn::Repartition<double, decltype(d)> pairs;
-  const auto low = [&](auto a, auto b) HWY_ATTR {
-    return hn::BitCast(d, hn::InterleaveLower(pairs, hn::BitCast(pairs, a), hn::BitCast(pairs, b)));
-  };
-  const auto high = [&](auto a, auto b) HWY_ATTR {
-    return hn::BitCast(d, hn::InterleaveUpper(pairs, hn::BitCast(pairs, a), hn::BitCast(pairs, b)));
-  };
-  for (; tokens == kTokenTile && i + 4 <= rows; i += 4) {
-    for (std::size_t t = 0; t < kTokenTile; t += 4) {
-      const T* at = in + t * stride + i;
-      const auto a = load(d, at), b = load(d, at + stride), c = load(d, at + 2 * stride), e = load(d, at + 3 * stride);
-      const auto ab = hn::InterleaveLower(d, a, b), AB = hn::InterleaveUpper(d, a, b);
-      const auto ce = hn::InterleaveLower(d, c, e), CE = hn::InterleaveUpper(d, c, e);
-      float* to = tile + i * kTokenTile + t;
-      hn::StoreU(low(ab, ce), d, to);
-      hn::StoreU(high(ab, ce), d, to + kTokenTile);
-      hn::StoreU(low(AB, CE), d, to + 2 * kTokenTile);
-      hn::StoreU(high(AB, CE), d, to + 3 * kTokenTile);
-    }
-  }
-#endif
-  for (; i < rows; ++i) {
-    for (std::size_t t = 0; t < kTokenTile; ++t) {
-      tile[i * kTokenTile + t] = t < tokens ? hn::GetLane(load(one, in + t * stride + i)) : 0.0F;
-    }
-  }
-}
-
-/// kCount columns of a group from its tile: out[s * stride + t], t < tokens.
-template <std::size_t kCount, class T>
-HWY_INLINE void columns_of(const float* tile, std::size_t rows, const float* values, std::size_t values_stride, T* out,
-                           std::size_t stride, std::size_t tokens) {
-  const Wide d;
-  const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN T rest[kTokenTile];
-  for (std::size_t t = 0; t < tokens; t += lanes) {
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    for (std::size_t i = 0; i < rows; ++i) {
-      const auto x = hn::LoadU(d, tile + i * kTokenTile + t);
-      const float* v = values + i;
-      s0 = fused(d, x, hn::Set(d, v[0]), s0);
-      if constexpr (kCount == 4) {
-        s1 = fused(d, x, hn::Set(d, v[values_stride]), s1);
-        s2 = fused(d, x, hn::Set(d, v[2 * values_stride]), s2);
-        s3 = fused(d, x, hn::Set(d, v[3 * values_stride]), s3);
-      }
-    }
-    const auto put = [&](std::size_t s, Vec<Wide> sum) HWY_ATTR {
-      if (t + lanes <= tokens) return store(d, sum, out + s * stride + t);
-      store(d, sum, rest);
-      for (std::size_t l = 0; t + l < tokens; ++l) out[s * stride + t + l] = rest[l];
-    };
-    put(0, s0);
-    if constexpr (kCount == 4) put(1, s1), put(2, s2), put(3, s3);
-  }
-}
-
-template <class T>
-HWY_INLINE void compress_to(const Projector& r, const T* in, std::size_t in_stride, std::size_t tokens, T* out,
-                            std::size_t out_stride, float* work) {
-  for (std::size_t t = 0; t < tokens; t += kTokenTile) {
-    const auto count = std::min(kTokenTile, tokens - t);
-    for (std::size_t g = 0; g < r.groups(); ++g) {
-      const auto first = r.first(g), rows = r.first(g + 1) - first;
-      turn(in + t * in_stride + first, in_stride, count, rows, work);
-      std::size_t s = 0;
-      const auto values = [&] { return r.values + s * r.stride() + first; };
-      const auto to = [&] { return out + (g * r.nonzeros + s) * out_stride + t; };
-      for (; s + 4 <= r.nonzeros; s += 4) columns_of<4>(work, rows, values(), r.stride(), to(), out_stride, count);
-      for (; s < r.nonzeros; ++s) columns_of<1>(work, rows, values(), r.stride(), to(), out_stride, count);
-    }
-  }
-}
 
 void compress_bf16(const Projector& r, const std::uint16_t* in, std::size_t in_stride, std::size_t tokens,
                    std::uint16_t* out, std::size_t out_stride, float* work) {
@@ -212,9 +130,19 @@ HWY_INLINE std::size_t for_each_pair(std::size_t n, const Body& body) {
   return i;
 }
 
+/// A row whose pairs of vectors lie as load_pair() has those of weights that come in pairs.
+HWY_INLINE void part_pairs([[maybe_unused]] float* row, [[maybe_unused]] std::size_t count) {
+#if HWY_TARGET != HWY_SCALAR
+  for_each_pair(count, [row](auto d, std::size_t i) HWY_ATTR {
+    const auto a = hn::LoadU(d, row + i), b = hn::LoadU(d, row + i + hn::Lanes(d));
+    hn::StoreU(hn::ConcatEven(d, b, a), d, row + i);
+    hn::StoreU(hn::ConcatOdd(d, b, a), d, row + i + hn::Lanes(d));
+  });
+#endif
+}
+
 /// T = (a group's rows of delta) * Q^T for `count` rows of Q from `at` of `places` on: p.nonzeros rows, and every row
-/// of W in the group changes by a sum of them. Pairs of vectors lie as load_pair() has those of weights that come in
-/// pairs.
+/// of W in the group changes by a sum of them.
 template <bool kPaired, bool kClose>
 HWY_INLINE void spread(const Expansion& e, std::size_t group, const Places& places, std::size_t at, std::size_t count,
                        float* tile) {
@@ -223,15 +151,7 @@ HWY_INLINE void spread(const Expansion& e, std::size_t group, const Places& plac
   std::size_t s = 0;
   for (; s + 4 <= r; s += 4) times_q_of<4, kClose>(e.q, delta + s * columns, places, at, count, tile + s * kColumnTile);
   for (; s < r; ++s) times_q_of<1, kClose>(e.q, delta + s * columns, places, at, count, tile + s * kColumnTile);
-#if HWY_TARGET != HWY_SCALAR
-  for (s = 0; kPaired && s < r; ++s) {
-    for_each_pair(count, [row = tile + s * kColumnTile](auto d, std::size_t i) HWY_ATTR {
-      const auto a = hn::LoadU(d, row + i), b = hn::LoadU(d, row + i + hn::Lanes(d));
-      hn::StoreU(hn::ConcatEven(d, b, a), d, row + i);
-      hn::StoreU(hn::ConcatOdd(d, b, a), d, row + i + hn::Lanes(d));
-    });
-  }
-#endif
+  for (s = 0; kPaired && s < r; ++s) part_pairs(tile + s * kColumnTile, count);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -270,37 +190,46 @@ class RoundedWeights {
 };
 #endif
 
-/// Part of a row of W: `count` elements from `at` of the span on. `values`: of the row of P, `stride` apart. `next`:
+/// Part of a row of W: `count` elements from `at` of the span on, each by change(tag, its number in the part). `next`:
 /// how far from here the part begins that comes after.
+template <class WeightsOf, class ChangeOf>
+HWY_INLINE void move_part(const WeightsOf& weights, const ChangeOf& change, float keep, std::size_t at,
+                          std::size_t count, std::ptrdiff_t next) {
+  if constexpr (requires { weights.begin(at, count); }) weights.begin(at, count);
+  const auto changed = [=](auto d, auto master, std::size_t i)
+                           HWY_ATTR { return fused(d, master, hn::Set(d, keep), change(d, i)); };
+  std::size_t done = 0;
+  if constexpr (WeightsOf::kPaired) {
+    done = for_each_pair(count, [=, &weights](auto d, std::size_t i) HWY_ATTR {
+      weights.prefetch_weight(at + i + next);
+      Vec<decltype(d)> even, odd;
+      weights.load_pair(d, at + i, even, odd);
+      even = changed(d, even, i), odd = changed(d, odd, i + hn::Lanes(d));
+      if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(hn::Add(even, odd))))) even = quiet(d, even), odd = quiet(d, odd);
+      weights.store_pair(d, at + i, even, odd);
+    });
+  }
+  for_each_vector<float>(count - done, [=, &weights](auto d, std::size_t i) HWY_ATTR {
+    weights.prefetch_weight(at + done + i + next);
+    const auto master = weights.load(d, at + done + i);
+    weights.store(d, at + done + i, quiet(d, changed(d, master, done + i)));
+  });
+}
+
+/// A part whose row of P has `values`, `stride` apart.
 template <class WeightsOf>
 HWY_INLINE void apply_part(const WeightsOf& weights, std::size_t nonzeros, const float* values, std::size_t stride,
                            const float* tile, float keep, std::size_t at, std::size_t count, std::ptrdiff_t next) {
-  if constexpr (requires { weights.begin(at, count); }) weights.begin(at, count);
   with_nonzeros(nonzeros, [=, &weights](auto known) HWY_ATTR {
     const std::size_t r = known > 0 ? known : nonzeros;
-    const auto changed = [=](auto d, auto master, std::size_t i) HWY_ATTR {
+    const auto change = [=](auto d, std::size_t i) HWY_ATTR {
       auto sum = hn::Zero(d);
       for (std::size_t s = 0; s < r; ++s) {
         sum = fused(d, hn::Set(d, values[s * stride]), hn::LoadU(d, tile + s * kColumnTile + i), sum);
       }
-      return fused(d, master, hn::Set(d, keep), sum);
+      return sum;
     };
-    std::size_t done = 0;
-    if constexpr (WeightsOf::kPaired) {
-      done = for_each_pair(count, [=](auto d, std::size_t i) HWY_ATTR {
-        weights.prefetch_weight(at + i + next);
-        Vec<decltype(d)> even, odd;
-        weights.load_pair(d, at + i, even, odd);
-        even = changed(d, even, i), odd = changed(d, odd, i + hn::Lanes(d));
-        if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(hn::Add(even, odd))))) even = quiet(d, even), odd = quiet(d, odd);
-        weights.store_pair(d, at + i, even, odd);
-      });
-    }
-    for_each_vector<float>(count - done, [=](auto d, std::size_t i) HWY_ATTR {
-      weights.prefetch_weight(at + done + i + next);
-      const auto master = weights.load(d, at + done + i);
-      weights.store(d, at + done + i, quiet(d, changed(d, master, done + i)));
-    });
+    move_part(weights, change, keep, at, count, next);
   });
 }
 
@@ -342,21 +271,72 @@ HWY_NOINLINE void apply_as(const WeightsOf weights, const Expansion& e, float ke
   }
 }
 
+/// line [d] = row `row` of P, times delta.
+HWY_INLINE void times_p(const Expansion& e, std::size_t row, float* line) {
+  for_each_vector<float>(e.p.columns, [=, &p = e.p, delta = e.delta](auto d, std::size_t k) HWY_ATTR {
+    auto sum = hn::Zero(d);
+    for (auto at = row; at < p.nonzeros * p.stride(); at += p.stride()) {
+      sum = fused(d, hn::Set(d, p.values[at]), hn::LoadU(d, delta + p.places[at] * p.columns + k), sum);
+    }
+    hn::StoreU(sum, d, line + k);
+  });
+}
+
+/// out = `line` times the transpose of `count` rows of Q, from `begin` on.
+HWY_INLINE void through_q(const Projector& q, const float* line, std::size_t begin, std::size_t count, float* out) {
+  for_each_vector<float>(count, [=, &q](auto d, std::size_t i) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> di;
+    const auto* const places = reinterpret_cast<const std::int32_t*>(q.places);
+    auto sum = hn::Zero(d);
+    for (auto at = begin + i; at < q.nonzeros * q.stride(); at += q.stride()) {
+      const auto values = hn::GatherIndex(d, line, hn::LoadU(di, places + at));
+      sum = fused(d, hn::LoadU(d, q.values + at), values, sum);
+    }
+    hn::StoreU(sum, d, out + i);
+  });
+}
+
+template <class WeightsOf>
+HWY_NOINLINE void apply_scattered(const WeightsOf weights, const Expansion& e, float keep, const UpdateSpan& span,
+                                  std::size_t first, float* work) {
+  const auto columns = e.q.rows;
+  float* const tile = work + e.p.columns;
+  for (std::size_t at = 0, width = 0; at < span.n; at += width) {
+    const auto row = (first + at) / columns, begin = (first + at) % columns;
+    width = std::min(columns - begin, span.n - at);
+    times_p(e, row, work);
+    for (std::size_t done = 0; done < width; done += kColumnTile) {
+      const auto count = std::min(kColumnTile, width - done);
+      through_q(e.q, work, begin + done, count, tile);
+      if constexpr (WeightsOf::kPaired) part_pairs(tile, count);
+      const auto change = [=](auto d, std::size_t i) HWY_ATTR { return hn::LoadU(d, tile + i); };
+      move_part(weights, change, keep, at + done, count, static_cast<std::ptrdiff_t>(count));
+    }
+  }
+}
+
+template <class WeightsOf>
+HWY_INLINE void apply_by(const WeightsOf& weights, const Expansion& e, float keep, const UpdateSpan& span,
+                         std::size_t first, float* work) {
+  return e.p.is_scattered() ? apply_scattered(weights, e, keep, span, first, work)
+                            : apply_as(weights, e, keep, span, first, work);
+}
+
 void apply_to(Weights weights, const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
   if (weights == Weights::bf16 && span.remainder == nullptr) {
 #if HWY_TARGET == HWY_SCALAR
     return scalar::apply(weights, e, keep, span, first);
 #else
-    return apply_as(RoundedWeights(span, e), e, keep, span, first, work);
+    return apply_by(RoundedWeights(span, e), e, keep, span, first, work);
 #endif
   }
   switch (weights) {
     case Weights::bf16:
-      return apply_as(SplitWeights(span), e, keep, span, first, work);
+      return apply_by(SplitWeights(span), e, keep, span, first, work);
     case Weights::fp32:
-      return apply_as(Fp32Weights(span), e, keep, span, first, work);
+      return apply_by(Fp32Weights(span), e, keep, span, first, work);
     case Weights::fp16:
-      return apply_as(Fp16Weights(span), e, keep, span, first, work);
+      return apply_by(Fp16Weights(span), e, keep, span, first, work);
   }
 }
 

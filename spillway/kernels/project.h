@@ -7,8 +7,12 @@
 // dense blocks: every element of the other factor is read once, at neighbouring addresses. (Places by chance were
 // measured on gradients of a trained model and estimate them no better: research/lsp_quality.py --errors.)
 //
+// A scattered projector has the places of its values beside them, as the paper has it: any r different columns of a
+// row.
+//
 // Every instruction set gives the same bits: an element of a result is a chain of fused multiply-adds from 0 on, in the
-// order of the sum's index; P * delta * Q^T is P * (delta * Q^T), since the rows of a group share their rows of delta.
+// order of the sum's index. P * delta * Q^T is P * (delta * Q^T), since the rows of a group share their rows of delta;
+// of scattered projectors, whose rows share nothing, it is (P * delta) * Q^T.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +30,20 @@ inline constexpr std::size_t kProjectorPad = 16;
 inline constexpr std::size_t kTokenTile = 16;
 /// Columns of a weight that are updated together, for all rows of a group.
 inline constexpr std::size_t kColumnTile = 512;
+/// Rows of a scattered projector whose tokens are turned together.
+inline constexpr std::size_t kRowTile = 64;
 
 /// A view. Requires nonzeros > 0, columns a multiple of it, and columns <= rows.
 struct Projector {
   const float* values = nullptr;  ///< [nonzeros][stride()]: value s of row i is values[s * stride() + i]
   std::size_t rows = 0, columns = 0, nonzeros = 0;
+  const std::uint32_t* places = nullptr;  ///< columns of `values`, which lie alike; null: blocks
+  /// Of scattered ones that a GPU compresses by: where each column begins in what follows these columns + 1 numbers,
+  /// the numbers of its values, by row.
+  const std::uint32_t* by_column = nullptr;
 
+  [[nodiscard]] constexpr bool is_scattered() const noexcept { return places != nullptr; }
+  // Of blocks:
   [[nodiscard]] constexpr std::size_t stride() const noexcept { return rows + kProjectorPad; }
   [[nodiscard]] constexpr std::size_t groups() const noexcept { return columns / nonzeros; }
   /// The first row of a group; of groups(): rows.
@@ -43,9 +55,17 @@ struct Projector {
   [[nodiscard]] constexpr std::size_t largest() const noexcept { return (rows + groups() - 1) / groups(); }
 };
 
+/// Numbers of Projector::by_column.
+[[nodiscard]] constexpr std::size_t by_column_size(const Projector& projector) noexcept {
+  return projector.is_scattered() ? projector.columns + 1 + projector.nonzeros * projector.rows : 0;
+}
+
+/// Makes Projector::by_column of a scattered one.
+void number_columns(const Projector& projector, std::uint32_t* out) noexcept;
+
 /// Floats that compress() works on.
 [[nodiscard]] constexpr std::size_t compress_work(const Projector& projector) noexcept {
-  return projector.largest() * kTokenTile;
+  return (projector.is_scattered() ? kRowTile + projector.columns : projector.largest()) * kTokenTile;
 }
 
 /// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c], for all t < tokens, c < columns: the
@@ -60,7 +80,7 @@ void compress(const Projector& projector, const Fp16* in, std::size_t in_stride,
 
 /// Where P [m, d] and Q [n, d] put a step's delta [d, d].
 struct Expansion {
-  Projector p, q;                ///< p.columns == q.columns
+  Projector p, q;                ///< p.columns == q.columns; both scattered, or none
   const float* delta = nullptr;  ///< [d][d], row-major
   // Weights that are their own masters are rounded stochastically, by these and the element's index:
   std::uint64_t seed = 0;
@@ -74,6 +94,7 @@ struct Expansion {
 
 /// Floats that apply() works on.
 [[nodiscard]] constexpr std::size_t apply_work(const Expansion& expansion) noexcept {
+  if (expansion.p.is_scattered()) return expansion.p.columns + kColumnTile;
   return expansion.p.nonzeros * kColumnTile + expansion.q.rows;
 }
 

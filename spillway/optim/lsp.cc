@@ -10,20 +10,36 @@ namespace {
 /// Refitting from an element of a gradient, for each value in a row of a projector, beside the update of an element: on
 /// one thread 0.2 to 0.9 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
 constexpr double kFitWork = 0.6;
+/// A multiply and an add of a product with a scattered projector, beside the same.
+constexpr double kDescentWork = 0.25;
+
+constexpr const char* kOthers = "other matrices in subspaces, or another lsp_rank, lsp_nonzeros or lsp_projectors";
 
 Bytes auxiliary_bytes(const Reduced& it) {
   return projector_fields(it).bytes;
 }
 
+/// Values, places, and numbers of the values by column.
+Bytes device_bytes(const Reduced& it) {
+  Bytes numbers = 0;
+  for (const auto rows : {it.rows, it.columns}) {
+    if (is_published(it)) numbers += it.rank + 1 + it.nonzeros * rows;
+  }
+  return it.refitted_bytes() + numbers * sizeof(std::uint32_t);
+}
+
 std::vector<AuxiliaryPart> parts(const Reduced& it) {
   const auto fields = projector_fields(it);
-  const auto values = [&](std::uint64_t rows) {
-    return std::vector{static_cast<std::int64_t>(it.nonzeros),
-                       static_cast<std::int64_t>(rows + kernels::kProjectorPad)};
+  std::vector<AuxiliaryPart> out{{".fit", "F64", {sizeof(RefitRecord) / sizeof(double)}, 0, sizeof(RefitRecord)}};
+  const auto add = [&](const char* values, const char* places, const ProjectorField& field) {
+    const auto r = static_cast<std::int64_t>(it.nonzeros);
+    const std::vector shape{r, static_cast<std::int64_t>(field.values) / r};
+    out.push_back({values, "F32", shape, field.first, field.value_bytes()});
+    if (field.place_bytes() > 0) out.push_back({places, "I32", shape, field.places(), field.place_bytes()});
   };
-  return {{".fit", "F64", {sizeof(RefitRecord) / sizeof(double)}, 0, sizeof(RefitRecord)},
-          {".p", "F32", values(it.rows), fields.p, fields.p_values * sizeof(float)},
-          {".q", "F32", values(it.columns), fields.q, fields.q_values * sizeof(float)}};
+  add(".p", ".p_places", fields.p);
+  add(".q", ".q_places", fields.q);
+  return out;
 }
 
 std::string refusal(const Reduced& it) {
@@ -43,17 +59,43 @@ double refit_cost(const Reduced& it, std::uint64_t elements) {
   return static_cast<double>(elements * it.nonzeros) * kFitWork;
 }
 
+/// What subspace::descend() keeps, and a copy of the gradient that is looked at.
+Bytes descent_work(const Reduced& it) {
+  const auto sides = it.rows + it.columns;
+  return (3 * it.rows * it.columns + 4 * sides * it.rank) * sizeof(float) + 2 * sides * it.nonzeros * sizeof(double);
+}
+
+/// Steps that each take the gradient through P and through Q, and [d, d] through both several times.
+double descent_cost(const Reduced& it, std::uint64_t elements) {
+  const auto products = 2 * elements + 6 * (it.rows + it.columns) * it.rank;
+  return kDescentSteps * static_cast<double>(products * it.nonzeros) * kDescentWork;
+}
+
 }  // namespace
 
 constinit const Reduction lsp{.name = "lsp",
                               .word = "subspace",
                               .auxiliary = "projectors",
-                              .others = "other matrices in subspaces, or another lsp_rank or lsp_nonzeros",
+                              .others = kOthers,
                               .record = sizeof(RefitRecord),
                               .auxiliary_bytes = auxiliary_bytes,
                               .parts = parts,
+                              .device_bytes = device_bytes,
                               .refusal = refusal,
                               .refit_work = refit_work,
                               .refit_cost = refit_cost};
+
+constinit const Reduction lsp_published{.name = "lsp",
+                                        .word = "published subspace",
+                                        .auxiliary = "projectors",
+                                        .others = kOthers,
+                                        .record = sizeof(RefitRecord),
+                                        .looks = true,
+                                        .auxiliary_bytes = auxiliary_bytes,
+                                        .parts = parts,
+                                        .device_bytes = device_bytes,
+                                        .refusal = refusal,
+                                        .refit_work = descent_work,
+                                        .refit_cost = descent_cost};
 
 }  // namespace spillway::optim

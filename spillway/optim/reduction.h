@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spillway/base/bytes.h"
@@ -32,18 +33,23 @@ struct Reduction {
   const char* auxiliary = "";  ///< of the auxiliary fields for people, and of their file, without ".safetensors"
   const char* others = "";     ///< what a state may be of whose auxiliary fields do not fit, for people
   Bytes record = 0;            ///< of the auxiliary fields, the bytes that come first and change with every step
+  bool looks = false;          ///< takes a whole gradient every RefitRule::every updates, to see what is missed of it
   Bytes (*auxiliary_bytes)(const Reduced& it) = nullptr;  ///< all of them
   std::vector<AuxiliaryPart> (*parts)(const Reduced& it) = nullptr;
+  Bytes (*device_bytes)(const Reduced& it) = nullptr;   ///< of a copy that passes on a device reduce gradients by
   std::string (*refusal)(const Reduced& it) = nullptr;  ///< why a matrix cannot be reduced so; "": it can
   Bytes (*refit_work)(const Reduced& it) = nullptr;     ///< that a refit takes beside the gradient
   /// A refit from a gradient of so many elements, counted in elements that AdamW updates.
   double (*refit_cost)(const Reduced& it, std::uint64_t elements) = nullptr;
 };
 
-extern const Reduction lsp;  ///< learned sparse projectors (optim/lsp.h)
+extern const Reduction lsp;            ///< learned sparse projectors (optim/lsp.h)
+extern const Reduction lsp_published;  ///< the same with scattered projectors, which are learned by descent
 
 /// All that there are.
 [[nodiscard]] std::span<const Reduction* const> reductions() noexcept;
+/// By its word. Throws Error(bad_input) naming those that there are.
+[[nodiscard]] const Reduction& parse_reduction(std::string_view word);
 
 /// A matrix [rows, columns] whose gradient and moments are S [rank, rank].
 struct Reduced {
@@ -56,6 +62,8 @@ struct Reduced {
   [[nodiscard]] constexpr Bytes auxiliary_bytes() const { return any() ? by->auxiliary_bytes(*this) : 0; }
   /// Describes the auxiliary fields but the record.
   [[nodiscard]] constexpr Bytes refitted_bytes() const { return any() ? auxiliary_bytes() - by->record : 0; }
+  /// Describes the copy that passes on a device have.
+  [[nodiscard]] constexpr Bytes device_bytes() const { return any() ? by->device_bytes(*this) : 0; }
   friend bool operator==(const Reduced&, const Reduced&) = default;
 };
 

@@ -9,7 +9,18 @@ namespace spillway::optim {
 namespace {
 
 constexpr std::array kAll{&adamw, &adam, &lion, &sgd, &muon};
-constexpr std::array kReductions{&lsp};
+constexpr std::array kReductions{&lsp, &lsp_published};
+
+/// The one of `all` whose `word` is `given`.
+template <class All, class Word>
+auto find(const All& all, Word word, const char* what, std::string_view given) {
+  std::string words;
+  for (const auto* each : all) {
+    if (given == each->*word) return each;
+    words += text(words.empty() ? "" : ", ", each->*word);
+  }
+  throw Error(ErrorCode::bad_input, text(what, " is ", given, "; known: ", words));
+}
 
 }  // namespace
 
@@ -22,12 +33,11 @@ std::span<const Reduction* const> reductions() noexcept {
 }
 
 const Descriptor& parse(std::string_view name) {
-  std::string names;
-  for (const auto* each : kAll) {
-    if (name == each->name) return *each;
-    names += text(names.empty() ? "" : ", ", each->name);
-  }
-  throw Error(ErrorCode::bad_input, text("optimizer is ", name, "; known: ", names));
+  return *find(kAll, &Descriptor::name, "optimizer", name);
+}
+
+const Reduction& parse_reduction(std::string_view word) {
+  return *find(kReductions, &Reduction::word, "reduction", word);
 }
 
 }  // namespace spillway::optim

@@ -35,7 +35,7 @@ DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, st
   }
   for (const auto& tensor : layout.tensors()) {
     if (!by_chunk || tensor.reduced.any()) out.squares += ceil_div(tensor.gradient_elements(), kSquaresTile);
-    out.auxiliary += tensor.reduced.refitted_bytes() / sizeof(float);
+    out.auxiliary += tensor.reduced.device_bytes() / sizeof(float);
   }
   add_estimates(layout, sums, out);
   for (const auto& block : layout.blocks()) {

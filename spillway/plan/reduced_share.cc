@@ -12,8 +12,10 @@ struct Products {
   double all = 0, trainable = 0, gradients = 0, inside = 0;
 };
 
-/// The share of an average step: a matrix has a refit in one of so many. 0: only when too much is missed.
-double turn(const optim::RefitRule& checks) noexcept {
+/// The share of an average step: a matrix has a refit in one of so many. 0: only when too much is missed. A reduction
+/// that looks at whole gradients is taken to refit after each look.
+double turn(const optim::RefitRule& checks, const optim::Reduction* by) noexcept {
+  if (by != nullptr && by->looks) return 1 / static_cast<double>(checks.check_every);
   return checks.rotate_every > 0 ? 1 / static_cast<double>(checks.rotate_every) : 0;
 }
 
@@ -47,7 +49,7 @@ ReducedShare reduced_share(const Description& description, const state::Layout& 
 
 std::uint64_t refit_elements(const optim::RefitRule& checks, const state::Chunk& chunk) noexcept {
   const auto whole = chunk.reduced.by->refit_cost(chunk.reduced, chunk.elements);
-  return static_cast<std::uint64_t>(whole * turn(checks));
+  return static_cast<std::uint64_t>(whole * turn(checks, chunk.reduced.by));
 }
 
 Description in_full(Description description) {
@@ -64,7 +66,8 @@ Description in_full(Description description) {
 double products_with_refits(const Description& description, const state::Layout& layout) {
   const auto products = products_of(layout);
   const auto here = 2 * products.all + products.gradients;
-  const auto learned = turn(description.refits) * products.inside / static_cast<double>(description.micro_batches);
+  const auto learned =
+      turn(description.refits, layout.reduction()) * products.inside / static_cast<double>(description.micro_batches);
   return here > 0 ? 1 + learned / here : 1;
 }
 

@@ -1,13 +1,27 @@
 #include "spillway/subspace/compress.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace spillway::subspace {
 namespace {
 
-std::uint64_t floats(const kernels::Projector& it) noexcept {
-  return it.nonzeros * it.stride();
+Bytes value_bytes(const kernels::Projector& it) noexcept {
+  return it.nonzeros * it.stride() * sizeof(float);
+}
+
+/// Of a copy: values; then places, and numbers by column.
+Bytes copy_bytes(const kernels::Projector& it) noexcept {
+  return value_bytes(it) * (it.is_scattered() ? 2 : 1) + by_column_size(it) * sizeof(std::uint32_t);
+}
+
+/// The projector as it lies from `at` on.
+kernels::Projector copy_at(kernels::Projector it, std::byte* at) noexcept {
+  const auto bytes = value_bytes(it);
+  it.values = reinterpret_cast<const float*>(at);
+  if (!it.is_scattered()) return it;
+  it.places = reinterpret_cast<const std::uint32_t*>(at + bytes);
+  it.by_column = reinterpret_cast<const std::uint32_t*>(at + 2 * bytes);
+  return it;
 }
 
 }  // namespace
@@ -22,25 +36,33 @@ Compress::Compress(const state::Layout& layout, state::ComputeType type, const S
   std::uint64_t at = 0;
   for (std::size_t t = 0; t < copies_.size(); ++t) {
     copies_[t].at = at;
-    at += layout.tensors()[t].reduced.refitted_bytes() / sizeof(float);
+    at += layout.tensors()[t].reduced.device_bytes() / sizeof(float);
   }
 }
 
 kernels::Projector Compress::projector(std::size_t tensor, unsigned side) {
-  auto out = subspaces_.side(tensor, side);
-  if (where_.workspace == nullptr) return out;
-  const auto p = subspaces_.side(tensor, 0), q = subspaces_.side(tensor, 1);
+  if (where_.workspace == nullptr) return subspaces_.side(tensor, side);
+  const std::array pair{subspaces_.side(tensor, 0), subspaces_.side(tensor, 1)};
   auto& copy = copies_[tensor];
-  auto* const there = reinterpret_cast<float*>(where_.workspace + where_.sizes.auxiliary_at()) + copy.at;
+  auto* const first = where_.workspace + where_.sizes.auxiliary_at() + copy.at * sizeof(float);
+  const std::array there{first, first + copy_bytes(pair[0])};
   if (const auto version = subspaces_.version(tensor); copy.version != version) {
-    for (const auto& [from, to] : {std::pair(p, there), std::pair(q, there + floats(p))}) {
-      where_.device.copy(where_.stream, device::Direction::to_device, reinterpret_cast<std::byte*>(to),
-                         reinterpret_cast<const std::byte*>(from.values), floats(from) * sizeof(float));
+    for (unsigned k = 0; k < 2; ++k) {
+      const auto bytes = value_bytes(pair[k]);
+      send(pair[k].values, there[k], bytes);
+      if (!pair[k].is_scattered()) continue;
+      copy.numbers[k].resize(by_column_size(pair[k]));
+      number_columns(pair[k], copy.numbers[k].data());
+      send(pair[k].places, there[k] + bytes, bytes);
+      send(copy.numbers[k].data(), there[k] + 2 * bytes, copy.numbers[k].size() * sizeof(std::uint32_t));
     }
     copy.version = version;
   }
-  out.values = side == 0 ? there : there + floats(p);
-  return out;
+  return copy_at(pair[side], there[side]);
+}
+
+void Compress::send(const void* from, std::byte* to, Bytes bytes) {
+  where_.device.copy(where_.stream, device::Direction::to_device, to, static_cast<const std::byte*>(from), bytes);
 }
 
 void Compress::fetch(std::span<const float> values, std::span<float> to) {

@@ -2,6 +2,7 @@
 // matrix, and what the host is to know of it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,7 +16,7 @@
 namespace spillway::subspace {
 
 /// A device with memory of its own has a copy of every projector, made anew where it has changed: 4 r (m + n) bytes of
-/// a matrix, which is next to nothing for the link.
+/// a matrix, which is next to nothing for the link. Published ones take some 12 r (m + n) + 8 d.
 class Compress {
  public:
   /// `type`: of what passes compute in. The workspace of `where` has room for the copies. References must
@@ -36,10 +37,12 @@ class Compress {
 
  private:
   struct Copy {
-    std::uint64_t at = 0;       ///< floats from the start of the copies
-    std::uint64_t version = 0;  ///< Subspaces::version() of what lies there
+    std::uint64_t at = 0;                                    ///< floats from the start of the copies
+    std::uint64_t version = 0;                               ///< Subspaces::version() of what lies there
+    std::array<std::vector<std::uint32_t>, 2> numbers = {};  ///< Projector::by_column of each side, on its way
   };
   [[nodiscard]] kernels::Projector projector(std::size_t tensor, unsigned side);
+  void send(const void* from, std::byte* to, Bytes bytes);
 
   const state::ComputeType type_;
   const Subspaces& subspaces_;

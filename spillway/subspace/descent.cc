@@ -6,6 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/subspace/refit.h"
+#include "spillway/subspace/scattered.h"
 
 namespace spillway::subspace {
 namespace {
@@ -42,7 +43,7 @@ void subtract(Values& from, std::span<const float> what) {
 /// G over its norm, and the same turned.
 class Target {
  public:
-  Target(const ScatteredPair& pair, std::span<const float> gradient) : m_(pair.p.rows()), n_(pair.q.rows()) {
+  Target(const Projectors& pair, std::span<const float> gradient) : m_(pair.p.rows()), n_(pair.q.rows()) {
     if (gradient.size() != m_ * n_) {
       throw Error(ErrorCode::bad_input,
                   text("a gradient of ", gradient.size(), " elements for a weight of ", m_, " x ", n_));
@@ -57,9 +58,9 @@ class Target {
 
   [[nodiscard]] bool is_zero() const noexcept { return norm_ == 0; }
   /// G Q, [m, d].
-  [[nodiscard]] Values right(const Scattered& q) const { return turn(reduce(q, turned_, m_), q.columns(), m_); }
+  [[nodiscard]] Values right(const Projector& q) const { return turn(reduce(q, turned_, m_), q.columns(), m_); }
   /// Gᵀ P, [n, d].
-  [[nodiscard]] Values left(const Scattered& p) const { return turn(reduce(p, plain_, n_), p.columns(), n_); }
+  [[nodiscard]] Values left(const Projector& p) const { return turn(reduce(p, plain_, n_), p.columns(), n_); }
 
  private:
   std::size_t m_, n_;
@@ -75,7 +76,7 @@ struct Difference {
   Values u, ut;   ///< Pᵀ R Q and the same turned
   double norm = 0;
 
-  Difference(const ScatteredPair& pair, const Target& target) : x(target.right(pair.q)), y(target.left(pair.p)) {
+  Difference(const Projectors& pair, const Target& target) : x(target.right(pair.q)), y(target.left(pair.p)) {
     const auto d = pair.p.columns();
     s = reduce(pair.p, x, d);
     st = turn(s, d, d);
@@ -106,14 +107,17 @@ struct Side {
 /// AdamW's state of one side's values.
 class Descending {
  public:
-  explicit Descending(Scattered& r) : r_(r), first_(r.values().size()), second_(r.values().size()) {}
+  explicit Descending(Projector& r) : r_(r), first_(r.values().size()), second_(r.values().size()) {}
 
   void step(const Side& side, const DescentOptions& options, double left1, double left2) {
     auto& values = r_.values();
     const double norm = std::sqrt(inner(values, values));
     const double pull = norm > 0 ? options.penalty / norm : 0;
+    const auto stride = r_.view().stride();
     for (std::size_t k = 0; k < values.size(); ++k) {
-      const double slope = side.slope(k / r_.nonzeros(), r_.places()[k], r_.columns()) + pull * values[k];
+      const auto row = k % stride;
+      if (row >= r_.rows()) continue;
+      const double slope = side.slope(row, r_.places()[k], r_.columns()) + pull * values[k];
       first_[k] = kBeta1 * first_[k] + (1 - kBeta1) * slope;
       second_[k] = kBeta2 * second_[k] + (1 - kBeta2) * slope * slope;
       const double change = first_[k] / left1 / (std::sqrt(second_[k] / left2) + kEpsilon);
@@ -122,18 +126,18 @@ class Descending {
   }
 
  private:
-  Scattered& r_;
+  Projector& r_;
   std::vector<double> first_, second_;
 };
 
 }  // namespace
 
-double missed_share(const ScatteredPair& pair, std::span<const float> gradient) {
+double missed_share(const Projectors& pair, std::span<const float> gradient) {
   const Target target(pair, gradient);
   return target.is_zero() ? 0 : Difference(pair, target).norm;
 }
 
-void descend(ScatteredPair& pair, std::span<const float> gradient, const DescentOptions& options) {
+void descend(Projectors& pair, std::span<const float> gradient, const DescentOptions& options) {
   const Target target(pair, gradient);
   if (target.is_zero()) return;
   Descending p(pair.p), q(pair.q);

@@ -13,12 +13,13 @@
 
 #include <span>
 
-#include "spillway/subspace/scattered.h"
+#include "spillway/optim/lsp.h"
+#include "spillway/subspace/projector.h"
 
 namespace spillway::subspace {
 
 struct DescentOptions {
-  int steps = 100;
+  int steps = optim::kDescentSteps;
   double rate = 0.1;    ///< of AdamW, with moments of 0.9 and 0.999
   double decay = 0.01;  ///< AdamW's
   double penalty = 0;   ///< beta
@@ -26,10 +27,10 @@ struct DescentOptions {
 
 /// |P Pᵀ G Q Qᵀ − G| / |G|; 0 where G is 0. `gradient` is [m, n], row-major. Throws Error(bad_input) when it is of
 /// another size or not finite.
-[[nodiscard]] double missed_share(const ScatteredPair& pair, std::span<const float> gradient);
+[[nodiscard]] double missed_share(const Projectors& pair, std::span<const float> gradient);
 
 /// Moves the values from those that are there. None moves for a gradient of 0. Throws as missed_share(); the
 /// pair is then unchanged. Allocates 2 m n + 4 (m + n) d floats. The same bits for the same values.
-void descend(ScatteredPair& pair, std::span<const float> gradient, const DescentOptions& options = {});
+void descend(Projectors& pair, std::span<const float> gradient, const DescentOptions& options = {});
 
 }  // namespace spillway::subspace

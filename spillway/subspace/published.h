@@ -3,7 +3,7 @@
 //
 //   PublishedMatrix matrix({.shape = {.rows = m, .columns = n, .rank = d}, .seed = 7});
 //   matrix.refit(gradient);              // before the first step
-//   matrix.step(kernels::Weights::bf16, s, step, span);     // S = Pᵀ G Q by subspace::compress()
+//   matrix.step(kernels::Weights::bf16, s, step, span);     // S = Pᵀ G Q by kernels::compress()
 //   matrix.refit(gradient);              // every so many steps: new ones where more than alpha is missed
 //
 // Differences from Matrix (matrix.h) are those of the method. Projectors are not orthonormal, so a step is W −= rate *
@@ -23,6 +23,15 @@
 
 namespace spillway::subspace {
 
+/// A pair among all of a run: what its places and first values are drawn for.
+struct PairKey {
+  std::uint64_t seed = 0, number = 0;  ///< of the run, and the weight's own in it
+  std::uint64_t refits = 0;            ///< pairs of the weight before this one
+};
+/// A pair of this shape, learned by descent for a gradient [m, n]. Throws as descend().
+[[nodiscard]] Projectors learn(const Projectors& shape, const PairKey& key, std::span<const float> gradient,
+                               const DescentOptions& options = {});
+
 struct PublishedOptions {
   MatrixOptions shape;
   double threshold = 0.9;              ///< alpha: a share of a gradient that may be missed
@@ -36,7 +45,7 @@ class PublishedMatrix {
   explicit PublishedMatrix(const PublishedOptions& options);
 
   [[nodiscard]] std::size_t rank() const noexcept { return pair_.p.columns(); }
-  [[nodiscard]] const ScatteredPair& pair() const noexcept { return pair_; }
+  [[nodiscard]] const Projectors& pair() const noexcept { return pair_; }
   [[nodiscard]] std::uint64_t refits() const noexcept { return refits_; }
   /// True if a later pair waits for its step.
   [[nodiscard]] bool refitted() const noexcept { return next_.has_value(); }
@@ -49,7 +58,7 @@ class PublishedMatrix {
   /// where the pair that is there misses more than the threshold, at new places, for the steps after the next: step()
   /// carries the moments over when it has applied its S. Throws as descend(); nothing has changed then.
   void refit(std::span<const float> gradient);
-  /// A state from elsewhere; moments stay, and a pair that waits is forgotten. `p` and `q` are of Scattered::pack().
+  /// A state from elsewhere; moments stay, and a pair that waits is forgotten. `p` and `q` are of pack().
   /// Throws Error(bad_input) for other shapes; nothing has changed then.
   void restore(std::span<const float> p, std::span<const float> q, std::uint64_t refits, double missed);
 
@@ -58,22 +67,13 @@ class PublishedMatrix {
             const kernels::UpdateSpan& weight);
 
  private:
-  [[nodiscard]] ScatteredPair learn(std::span<const float> gradient) const;
-  void apply(kernels::Weights weights, float keep, const kernels::UpdateSpan& weight) const;
-  void carry(const ScatteredPair& next);
-
   PublishedOptions options_;
-  ScatteredPair pair_;
-  std::optional<ScatteredPair> next_;        ///< of the steps after the next
+  Projectors pair_;
+  std::optional<Projectors> next_;           ///< of the steps after the next
   std::vector<std::vector<float>> moments_;  ///< two of [d, d]
-  std::vector<float> delta_;
+  std::vector<float> delta_, work_;
   std::uint64_t refits_ = 0;
   double missed_ = 0;
 };
-
-/// In place; [d, d] each. With A = P'ᵀ P and B = Q'ᵀ Q a first moment M becomes A M Bᵀ, a second one the same with the
-/// elements of A and B squared.
-void carry_first(const ScatteredPair& before, const ScatteredPair& after, std::span<float> moment);
-void carry_second(const ScatteredPair& before, const ScatteredPair& after, std::span<float> moment);
 
 }  // namespace spillway::subspace

@@ -18,10 +18,6 @@ namespace spillway::subspace {
 /// (research/lsp_quality.py --errors).
 inline constexpr int kRefitTurns = 1;
 
-struct Projectors {
-  Projector p, q;  ///< p.columns() == q.columns()
-};
-
 /// Whether all values are numbers, none infinite.
 [[nodiscard]] bool finite(std::span<const float> values) noexcept;
 

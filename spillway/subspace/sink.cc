@@ -26,6 +26,7 @@ void Sink::begin(std::int64_t updates, double scale, std::uint64_t first_rank) {
 
 void Sink::take_whole(std::size_t tensor, std::span<const float> gradient) {
   subspaces_.check(tensor, gradient.size());
+  if (subspaces_.looks(tensor) && !subspaces_.look(tensor, compress_->here(gradient))) return;
   if (const auto room = subspaces_.leave(tensor); !room.empty()) return compress_->fetch(gradient, room);
   subspaces_.refit(tensor, compress_->here(gradient), parallel_for_);
 }
@@ -41,7 +42,7 @@ void Sink::close(std::size_t tensor, std::span<const double> squares, std::span<
 
 void Sink::received(std::size_t tensor, std::byte* fields) {
   subspaces_.received(tensor);
-  if (fields == nullptr || !subspaces_.refitted(tensor)) return;
+  if (fields == nullptr || !subspaces_.has_news(tensor)) return;
   subspaces_.put(tensor, fields);
   estimates_->replace(tensor);
 }

@@ -6,13 +6,12 @@
 
 #include "spillway/base/error.h"
 #include "spillway/subspace/bias.h"
+#include "spillway/subspace/published.h"
+#include "spillway/subspace/scattered.h"
+#include "spillway/subspace/update.h"
 
 namespace spillway::subspace {
 namespace {
-
-subspace::Projectors empty_projectors(const optim::Reduced& it) {
-  return {subspace::Projector(it.rows, it.rank, it.nonzeros), subspace::Projector(it.columns, it.rank, it.nonzeros)};
-}
 
 subspace::Bias bias_of(const optim::RefitRecord& record) {
   return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
@@ -38,13 +37,6 @@ void run_all(subspace::Refit& refit, const device::ParallelFor& parallel_for) {
   }
 }
 
-/// Behind the record.
-void put_pair(const optim::Reduced& it, const subspace::Projectors& pair, std::byte* projectors) {
-  const auto fields = optim::projector_fields(it);
-  std::memcpy(projectors + fields.p, pair.p.values().data(), fields.p_values * sizeof(float));
-  std::memcpy(projectors + fields.q, pair.q.values().data(), fields.q_values * sizeof(float));
-}
-
 }  // namespace
 
 Subspaces::Subspaces(const plan::Description& description, const state::Layout& layout)
@@ -58,8 +50,9 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
     const auto& it = layout.tensors()[t].reduced;
     if (it.rank == 0) continue;
     matrices_[t].emplace(Matrix{.number = number++,
-                                .projectors = empty_projectors(it),
-                                .next = empty_projectors(it),
+                                .published = is_published(it),
+                                .projectors = shape_of(it),
+                                .next = shape_of(it),
                                 .kept = {},
                                 .record = {},
                                 .before = {},
@@ -82,10 +75,10 @@ Subspaces::Matrix& Subspaces::at(std::size_t tensor) {
 
 void Subspaces::restore(std::size_t tensor, const std::byte* projectors) {
   auto& it = at(tensor);
-  const auto fields = optim::projector_fields(layout_.tensors()[tensor].reduced);
   std::memcpy(&it.kept, projectors, sizeof(it.kept));
-  std::memcpy(it.projectors.p.values().data(), projectors + fields.p, fields.p_values * sizeof(float));
-  std::memcpy(it.projectors.q.values().data(), projectors + fields.q, fields.q_values * sizeof(float));
+  get_pair(layout_.tensors()[tensor].reduced, projectors, it.projectors);
+  check_places(it.projectors.p);
+  check_places(it.projectors.q);
   it.record = it.kept;
   it.refitted = false;
   ++it.version;
@@ -97,7 +90,7 @@ void Subspaces::begin(std::int64_t updates, double scale) {
   for (auto& it : matrices_) {
     if (!it) continue;
     it->taken = false;
-    it->samples = true;
+    it->samples = !it->published;
   }
 }
 
@@ -107,7 +100,7 @@ void Subspaces::open(std::size_t tensor) {
     std::swap(it.projectors, it.next);
     ++it.version;
   }
-  it.refitted = it.applied = false;
+  it.refitted = it.looked = it.applied = false;
   it.due = is_due(it);
 }
 
@@ -127,7 +120,7 @@ bool Subspaces::is_due(const Matrix& it) const {
   const auto& checks = description_.refits;
   const auto updates = static_cast<std::uint64_t>(updates_);
   if (subspace::rotates(checks.rotate_every, updates, it.number)) return true;
-  return updates % checks.check_every == 0 && bias_of(it.kept).error() > checks.threshold;
+  return updates % checks.check_every == 0 && (it.published || bias_of(it.kept).error() > checks.threshold);
 }
 
 std::size_t Subspaces::elements(std::size_t tensor) const {
@@ -149,16 +142,43 @@ void Subspaces::refit(std::size_t tensor, std::span<const float> gradient, const
   if (refits_first(it)) return refit_first(it, gradient, parallel_for);
   begin_later(it);
   ++counts_.inside;
-  it.next = it.projectors;
-  pass_.begin(it.next, gradient);
+  make(it, it.next, gradient, parallel_for);
+}
+
+void Subspaces::make(const Matrix& it, subspace::Projectors& pair, std::span<const float> gradient,
+                     const device::ParallelFor& parallel_for) {
+  if (it.published) return static_cast<void>(pair = learned(it, gradient));
+  pair = it.projectors;
+  pass_.begin(pair, gradient);
   run_all(pass_, parallel_for);
+}
+
+subspace::Projectors Subspaces::learned(const Matrix& it, std::span<const float> gradient) const {
+  const PairKey key{description_.seed, it.number, static_cast<std::uint64_t>(it.kept.refits)};
+  return learn(it.projectors, key, gradient);
+}
+
+bool Subspaces::looks(std::size_t tensor) const {
+  const auto& it = at(tensor);
+  return it.published && !refits_first(it);
+}
+
+bool Subspaces::look(std::size_t tensor, std::span<const float> gradient) {
+  auto& it = at(tensor);
+  check(tensor, gradient.size());
+  it.taken = true;
+  if (!subspace::finite(gradient)) return false;
+  if (it.kept.refits == 0) return true;
+  it.looked = true;
+  it.record.missed = missed_share(it.projectors, gradient);
+  return it.record.missed > description_.refits.threshold;
 }
 
 void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
-  pass_.begin(it.projectors, gradient);
-  run_all(pass_, parallel_for);
+  make(it, it.projectors, gradient, parallel_for);
   it.record = {.refits = 1, .begun = it.kept.begun};
+  if (it.published) it.record.missed = missed_share(it.projectors, gradient);
   it.refitted = it.first = true;
   ++it.version;
 }
@@ -166,7 +186,9 @@ void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const d
 /// From the next step on; the moments begin with that, where they do not go on.
 void Subspaces::begin_later(Matrix& it) {
   const bool anew = description_.refits.rotate_every > 0 || it.kept.refits == 0;
-  it.record = {.refits = it.kept.refits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
+  it.record = {.refits = it.kept.refits + 1,
+               .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun,
+               .missed = it.record.missed};
   it.refitted = true;
   it.first = it.samples = false;
   it.room = kNoRoom;
@@ -190,13 +212,27 @@ std::span<float> Subspaces::leave(std::size_t tensor) {
 void Subspaces::begin_refit(std::size_t tensor) {
   auto& it = at(tensor);
   if (it.room == kNoRoom || it.first) return;
+  learning_ = tensor;
+  if (it.published) return;
   it.next = it.projectors;
-  lane_.begin(it.next, std::span(rooms_[it.room]).first(elements(tensor)));
+  lane_.begin(it.next, left(tensor));
+}
+
+std::span<const float> Subspaces::left(std::size_t tensor) const {
+  return std::span(rooms_[at(tensor).room]).first(elements(tensor));
 }
 
 std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
   const auto& it = at(tensor);
-  return it.room == kNoRoom || it.first ? 0 : lane_.tiles(part);
+  if (it.room == kNoRoom || it.first) return 0;
+  if (it.published) return part == 0 ? 1 : 0;
+  return lane_.tiles(part);
+}
+
+void Subspaces::refit(unsigned part, std::size_t tile) {
+  auto& it = at(learning_);
+  if (!it.published) return lane_.run(part, tile);
+  it.next = learned(it, left(learning_));
 }
 
 void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {
@@ -210,14 +246,21 @@ void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {
 std::vector<std::span<std::byte>> Subspaces::exchanged(std::size_t tensor, bool sends) {
   auto& it = at(tensor);
   if (sends) it.told = it.record;
-  return {std::as_writable_bytes(std::span(&it.told, 1)), std::as_writable_bytes(std::span(it.next.p.values())),
-          std::as_writable_bytes(std::span(it.next.q.values()))};
+  std::vector<std::span<std::byte>> out{std::as_writable_bytes(std::span(&it.told, 1))};
+  for (auto* side : {&it.next.p, &it.next.q}) {
+    out.push_back(std::as_writable_bytes(std::span(side->values())));
+    if (side->is_scattered()) out.push_back(std::as_writable_bytes(std::span(side->places())));
+  }
+  return out;
 }
 
 void Subspaces::received(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.told.refits == it.kept.refits) return;  // the first virtual rank had no gradient of it
+  const bool refitted = it.told.refits != it.kept.refits;
+  it.looked = it.published;
+  if (!refitted && !it.looked) return;  // the first virtual rank had no gradient of it
   it.record = it.told;
+  if (!refitted) return;
   it.refitted = true;
   it.first = it.samples = false;
 }
@@ -225,7 +268,7 @@ void Subspaces::received(std::size_t tensor) {
 void Subspaces::put(std::size_t tensor, std::byte* projectors) const {
   const auto& it = at(tensor);
   std::memcpy(projectors, &it.record, sizeof(it.record));
-  put_pair(layout_.tensors()[tensor].reduced, it.next, projectors);
+  if (it.refitted) put_pair(layout_.tensors()[tensor].reduced, it.next, projectors);
 }
 
 kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {
@@ -247,7 +290,8 @@ void Subspaces::end(bool applied) {
 }
 
 double Subspaces::error(std::size_t tensor) const {
-  return bias_of(at(tensor).kept).error();
+  const auto& it = at(tensor);
+  return it.published ? it.kept.missed : bias_of(it.kept).error();
 }
 
 }  // namespace spillway::subspace

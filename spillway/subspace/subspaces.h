@@ -10,6 +10,9 @@
 // With several virtual ranks, which processes may share, the first pair is a later one, too: none of them can wait in
 // its pass for what the first rank's gradient gives. So the first S is zero, and moments begin with the second. Every
 // process has all projectors; one refits a pair and sends it to the others.
+//
+// A published pair (published.h) is looked at in the pass, with the gradient from which it would be learned again:
+// there is no running estimate. If it misses no more than the threshold, it stays.
 #pragma once
 
 #include <array>
@@ -49,6 +52,11 @@ class Subspaces {
   /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
   /// and now, for this step's S when it is the first pair, which is not refitted from what is not finite.
   void refit(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
+  /// Whether look() comes before refit() and leave(): the pair of a published matrix that is not its first.
+  [[nodiscard]] bool looks(std::size_t tensor) const;
+  /// Measures what the pair misses of such a gradient. True: more than the threshold. What is not finite counts as
+  /// nothing.
+  [[nodiscard]] bool look(std::size_t tensor, std::span<const float> gradient);
   /// Where such a gradient is to be left instead, so that it is refitted from behind the pass; empty: there is no room
   /// now, or it is the first pair, and refit() is to be called.
   [[nodiscard]] std::span<float> leave(std::size_t tensor);
@@ -85,7 +93,7 @@ class Subspaces {
   /// Refits from what leave() was given; no tiles when it is refitted already.
   void begin_refit(std::size_t tensor);
   [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const;
-  void refit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
+  void refit(unsigned part, std::size_t tile);
   /// The pair behind the record in `projectors` (optim::projector_fields()), unless that is null; the gradient's memory
   /// is free again.
   void end_refit(std::size_t tensor, std::byte* projectors);
@@ -98,7 +106,9 @@ class Subspaces {
   [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends);
   /// They have come: refitted() is what it is where they were made.
   void received(std::size_t tensor);
-  /// Both to `projectors`.
+  /// Whether put() has something new.
+  [[nodiscard]] bool has_news(std::size_t tensor) const { return at(tensor).refitted || at(tensor).looked; }
+  /// The record to `projectors`, and behind it the pair, if it is new.
   void put(std::size_t tensor, std::byte* projectors) const;
 
   /// What is known after the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were
@@ -117,12 +127,14 @@ class Subspaces {
   static constexpr std::size_t kNoRoom = ~std::size_t{0};
   struct Matrix {
     std::uint64_t number = 0;  ///< among the matrices that are trained in subspaces, in the order of the tensors
+    bool published = false;
     subspace::Projectors projectors, next;
     optim::RefitRecord kept, record;  ///< of the steps applied; with this step's
     optim::RefitRecord before;        ///< of the steps applied but the last
     optim::RefitRecord told;          ///< on its way between processes
     bool due = false;                 ///< the newest training step is to refit it
     bool taken = false;               ///< a gradient of the step was given whole
+    bool looked = false;              ///< the record has what is missed of the step's gradient
     bool samples = true;              ///< this step's S counts for the estimate
     bool refitted = false;            ///< in the newest training step
     bool first = false;               ///< what it refitted is `projectors`, else `next`
@@ -136,7 +148,13 @@ class Subspaces {
   [[nodiscard]] bool refits_first(const Matrix& it) const noexcept;
   void refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   void begin_later(Matrix& it);
+  /// From the gradient, on the caller's threads.
+  void make(const Matrix& it, subspace::Projectors& pair, std::span<const float> gradient,
+            const device::ParallelFor& parallel_for);
+  [[nodiscard]] subspace::Projectors learned(const Matrix& it, std::span<const float> gradient) const;
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;
+  /// The gradient that the matrix is to be refitted from.
+  [[nodiscard]] std::span<const float> left(std::size_t tensor) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;
@@ -144,6 +162,7 @@ class Subspaces {
   std::vector<std::vector<float>> rooms_;        ///< for gradients
   std::array<std::atomic<bool>, plan::kGradientsLeft> taken_ = {};
   subspace::Refit pass_, lane_;
+  std::size_t learning_ = 0;  ///< the tensor that the lane refits
   bool any_ = false;
   std::int64_t updates_ = 0;
   double scale_ = 1;

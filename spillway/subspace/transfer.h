@@ -5,6 +5,8 @@
 // variance that the old space knew nothing of. `fill` adds the mean of V for it: measured, and worse
 //, since a mean is that of the few largest. The published code zeroes both moments and lets the
 // count of steps run on.
+//
+// A and B of block projectors are blocks of r x r, since groups are the same. Those of scattered ones are sparse.
 #pragma once
 
 #include <span>
@@ -13,7 +15,7 @@
 
 namespace spillway::subspace {
 
-/// In place; [d, d] each. Both pairs are of one shape: groups are the same, so A and B are blocks of r x r.
+/// In place; [d, d] each. Both pairs are of one shape and kind. `fill`: of blocks alone.
 void carry_first(const Projectors& before, const Projectors& after, std::span<float> moment);
 void carry_second(const Projectors& before, const Projectors& after, std::span<float> moment, bool fill = false);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "spillway/device/typed.h"
 #include "spillway/kernels/moments.h"
@@ -21,29 +22,31 @@ constexpr std::uint64_t kTile = 64 * 1024;
 constexpr std::uint64_t kPiece = 4096;
 static_assert(kPiece % kernels::kQuantBlock == 0 && kTile % kPiece == 0);
 
-/// A tile of the matrix is whole groups of P's rows: so many.
+/// A tile of the matrix is whole groups of P's rows. A row of a scattered P is a group.
+std::uint64_t groups_of(const Reduced& it) noexcept {
+  return is_published(it) ? it.rows : it.rank / it.nonzeros;
+}
+
+/// So many.
 std::uint64_t tile_groups(const Reduced& it) noexcept {
-  const auto groups = it.rank / it.nonzeros;
-  return std::max<std::uint64_t>(1, kTile * groups / (it.rows * it.columns));
+  return std::max<std::uint64_t>(1, kTile * groups_of(it) / (it.rows * it.columns));
 }
 
 const optim::RefitRecord& record(const std::byte* projectors) noexcept {
   return *reinterpret_cast<const optim::RefitRecord*>(projectors);
 }
 
-kernels::Projector view(const std::byte* values, std::uint64_t rows, const Reduced& it) noexcept {
-  return {reinterpret_cast<const float*>(values), rows, it.rank, it.nonzeros};
-}
-
-subspace::Projector copied(const std::byte* values, std::uint64_t rows, const Reduced& it) {
-  subspace::Projector out(rows, it.rank, it.nonzeros);
-  std::memcpy(out.values().data(), values, out.values().size() * sizeof(float));
-  return out;
+kernels::Projector view(const std::byte* projectors, const optim::ProjectorField& field, std::uint64_t rows,
+                        const Reduced& it) noexcept {
+  const auto* const places = reinterpret_cast<const std::uint32_t*>(projectors + field.places());
+  return {reinterpret_cast<const float*>(projectors + field.first), rows, it.rank, it.nonzeros,
+          is_published(it) ? places : nullptr};
 }
 
 subspace::Projectors copied(const std::byte* projectors, const Reduced& it) {
-  const auto at = optim::projector_fields(it);
-  return {copied(projectors + at.p, it.rows, it), copied(projectors + at.q, it.columns, it)};
+  auto out = shape_of(it);
+  get_pair(it, projectors, out);
+  return out;
 }
 
 void encode(const float* values, std::size_t moment, const state::Located& to) {
@@ -53,11 +56,34 @@ void encode(const float* values, std::size_t moment, const state::Located& to) {
 
 }  // namespace
 
+Projectors shape_of(const Reduced& it) {
+  const auto places = is_published(it) ? Places::scattered : Places::blocks;
+  return {Projector(it.rows, it.rank, it.nonzeros, places), Projector(it.columns, it.rank, it.nonzeros, places)};
+}
+
+void get_pair(const Reduced& it, const std::byte* projectors, Projectors& pair) {
+  const auto fields = optim::projector_fields(it);
+  for (const auto& [side, field] : {std::pair(&pair.p, fields.p), std::pair(&pair.q, fields.q)}) {
+    std::memcpy(side->values().data(), projectors + field.first, field.value_bytes());
+    if (side->is_scattered()) std::memcpy(side->places().data(), projectors + field.places(), field.place_bytes());
+  }
+}
+
+void put_pair(const Reduced& it, const Projectors& pair, std::byte* projectors) {
+  const auto fields = optim::projector_fields(it);
+  for (const auto& [side, field] : {std::pair(&pair.p, fields.p), std::pair(&pair.q, fields.q)}) {
+    std::memcpy(projectors + field.first, side->values().data(), field.value_bytes());
+    if (side->is_scattered()) std::memcpy(projectors + field.places(), side->places().data(), field.place_bytes());
+  }
+}
+
 kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Reduced& it, const optim::RefitRecord& record) {
   auto out = step;
   out.weight_decay = 0;
-  out.learning_rate *=
-      std::sqrt(static_cast<double>(it.rows) * static_cast<double>(it.columns)) / static_cast<double>(it.rank);
+  if (!is_published(it)) {
+    out.learning_rate *=
+        std::sqrt(static_cast<double>(it.rows) * static_cast<double>(it.columns)) / static_cast<double>(it.rank);
+  }
   out.step -= static_cast<std::int64_t>(record.begun);
   return out;
 }
@@ -73,7 +99,7 @@ float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
 kernels::Expansion expansion_of(const Reduced& it, const std::byte* projectors, const float* delta,
                                 const kernels::UpdateStep& step) noexcept {
   const auto fields = optim::projector_fields(it);
-  return {view(projectors + fields.p, it.rows, it), view(projectors + fields.q, it.columns, it), delta, step.seed,
+  return {view(projectors, fields.p, it.rows, it), view(projectors, fields.q, it.columns, it), delta, step.seed,
           step.step};
 }
 
@@ -175,7 +201,7 @@ void SubspaceUpdate::round_change(const state::Chunk& chunk, const state::GroupP
 }
 
 std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
-  return ceil_div(chunk.reduced.rank / chunk.reduced.nonzeros, tile_groups(chunk.reduced));
+  return ceil_div(groups_of(chunk.reduced), tile_groups(chunk.reduced));
 }
 
 void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
@@ -185,8 +211,9 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
   const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
   const auto expansion =
       expansion_of(it, groups.state + state_fields(rule_, chunk).auxiliary, change_of(chunk, groups), step);
-  const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
-  const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
+  const auto first_row = [&](std::uint64_t group) { return is_published(it) ? group : expansion.p.first(group); };
+  const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), groups_of(it));
+  const auto row = first_row(first), rows = first_row(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);
   thread_local std::vector<float> work;  // grows to its size and stays
   work.resize(std::max(work.size(), kernels::apply_work(expansion)));

@@ -12,12 +12,18 @@
 #include "spillway/sink/gradient_sink.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
+#include "spillway/subspace/projector.h"
 
 namespace spillway::subspace {
 
+/// Projectors of its shape and kind, all of them 0.
+[[nodiscard]] Projectors shape_of(const optim::Reduced& subspace);
+/// Values and places, from and to optim::projector_fields().
+void get_pair(const optim::Reduced& subspace, const std::byte* projectors, Projectors& pair);
+void put_pair(const optim::Reduced& subspace, const Projectors& pair, std::byte* projectors);
 /// What the optimizer does inside: elements of an update of the matrix are around rank / sqrt(rows * columns) times
-/// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own. Steps
-/// are counted from where the moments began, as `record` says.
+/// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h); published projectors take it as
+/// it is. Decay is the matrix's own. Steps are counted from where the moments began, as `record` says.
 [[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const optim::Reduced& subspace,
                                               const optim::RefitRecord& record);
 /// Whether S was made with the gradient's pair, which is the first, and not with that of the state, as the records say.

@@ -29,6 +29,7 @@ Shape random_device_shape(std::mt19937& random, int round) {
   out.subspace = std::array{"up|down", "up", "layers\\.0"}[random() % 3];
   out.rank = std::array{32, 64, 12}[random() % 3];
   if (random() % 2 == 0) out.checks.rotate_every = 3;
+  out.published = out.checks.rotate_every == 0 && random() % 3 != 0;
   if (random() % 4 == 0) out.frozen = "embed|norm";
   out.format = static_cast<state::StateFormat>(round % 3);
   out.bf16_masters = round % 4 == 1;

@@ -43,8 +43,14 @@ unsigned seed() {
 class Kill : public ::testing::Test {
  protected:
   explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {},
-                const std::string& frozen = {}, const std::string& subspace = {})
-      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen, .subspace = subspace},
+                const std::string& frozen = {}, const std::string& subspace = {}, bool published = false)
+      : run_({.layers = 2,
+              .tokens = 16,
+              .micro_batches = 1,
+              .format = format,
+              .frozen = frozen,
+              .subspace = subspace,
+              .published = published},
              10, update) {}
 
   [[nodiscard]] Settings settings(const plan::PlacementShares& placement) const {
@@ -266,6 +272,15 @@ TEST_F(KillSubspace, WithADeviceAtAnyInstant) {
   const std::array all = {with_device({1, 1, 1, 1}, 1, 0), with_device({0, 0, 0, 0}, 0.5, 1),
                           with_device({1, 0.5, 0, 1}, 0, 1)};
   kill_at_any_instant(all, kills(8));
+}
+
+class KillPublished : public Kill {
+ protected:
+  KillPublished() : Kill(state::StateFormat::exact, std::nullopt, "embed", "up|down", true) {}
+};
+
+TEST_F(KillPublished, AtAnyInstant) {
+  kill_at_any_instant(placements(), kills(4));
 }
 
 class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::StateFormat> {

@@ -289,5 +289,15 @@ TEST(Ranks, OfAnyNumberTrainInSubspaces) {
   expect_same_in_every_world(shape, "on paths", {.placement = {0.5, 0, 0, 0}, .paths = true, .evaluates = true});
 }
 
+/// The process of the first virtual rank looks at gradients, and all others are told.
+TEST(Ranks, OfAnyNumberTrainInPublishedSubspaces) {
+  auto shape = Shape{.layers = 2, .micro_batches = 5, .subspace = "up|down", .published = true};
+  shape.checks = {.check_every = 1, .threshold = 1.2};  // some pairs stay, and others do not
+  expect_same_in_every_world(shape, "in memory");
+  const plan::DeviceTier streams{.capacity = GiB, .weight = 0, .activation = 0};
+  expect_same_in_every_world(shape, "on a device", {.placement = {0.5, 0, 0, 0}, .paths = true, .device = streams});
+  expect_same_in_every_world(shape, "live on a device", {.device = test::tier(1)});
+}
+
 }  // namespace
 }  // namespace spillway

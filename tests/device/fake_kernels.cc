@@ -71,17 +71,28 @@ Ranges ranges(const LossGradient& a) {
   return out;
 }
 
+/// Values, and what scattered ones have beside them.
+Ranges ranges(const kernels::Projector& r) {
+  const auto values = r.nonzeros * r.stride();
+  return {source(r.values, values, 4), source(r.places, r.is_scattered() ? values : 0, 4),
+          source(r.by_column, r.by_column == nullptr ? 0 : by_column_size(r), 4)};
+}
+
 Ranges ranges(const Compress& a) {
-  const auto& r = a.by;
-  return {source(r.values, r.nonzeros * r.stride(), 4), source(a.in, a.tokens * a.in_stride, traits(a.type).bytes),
-          target(a.out, r.columns * a.out_stride, traits(a.type).bytes)};
+  auto out = ranges(a.by);
+  out.insert(out.end(), {source(a.in, a.tokens * a.in_stride, traits(a.type).bytes),
+                         target(a.out, a.by.columns * a.out_stride, traits(a.type).bytes)});
+  return out;
 }
 
 Ranges ranges(const Apply& a) {
   const auto &p = a.expansion.p, &q = a.expansion.q;
-  return {target(a.weight, a.n, 2), target(a.remainder, a.remainder == nullptr ? 0 : a.n, 2),
-          source(p.values, p.nonzeros * p.stride(), 4), source(q.values, q.nonzeros * q.stride(), 4),
-          source(a.expansion.delta, p.columns * q.columns, 4)};
+  auto out = ranges(p);
+  const auto right = ranges(q);
+  out.insert(out.end(), right.begin(), right.end());
+  out.insert(out.end(), {target(a.weight, a.n, 2), target(a.remainder, a.remainder == nullptr ? 0 : a.n, 2),
+                         source(a.expansion.delta, p.columns * q.columns, 4)});
+  return out;
 }
 
 Ranges ranges(const Sample& a) {

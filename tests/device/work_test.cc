@@ -268,24 +268,53 @@ TEST_P(DeviceWork, TheLossInSlices) {
 /// Rows, columns and nonzeros of projectors: groups of one row, uneven ones, all columns in each row.
 constexpr std::array<std::array<std::uint64_t, 3>, 4> kProjectors{{{8, 8, 1}, {37, 12, 4}, {130, 64, 16}, {9, 4, 4}}};
 
+/// A projector in an image.
+struct LaidProjector {
+  LaidProjector(Image& image, const kernels::Projector& shape, const std::vector<float>& floats, bool scattered)
+      : view(shape), values(image.put(floats)) {
+    if (!scattered) return;
+    std::vector<std::uint32_t> columns(floats.size());
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const auto row = i % shape.stride(), s = i / shape.stride();
+      columns[i] = static_cast<std::uint32_t>((row * row + s * (shape.columns / shape.nonzeros)) % shape.columns);
+    }
+    view.places = columns.data();
+    std::vector<std::uint32_t> numbers(by_column_size(view));
+    number_columns(view, numbers.data());
+    places = image.put(columns);
+    by_column = image.put(numbers);
+  }
+  [[nodiscard]] kernels::Projector from(std::byte* base) const {
+    auto out = view;
+    out.values = at<float>(base, values);
+    if (!view.is_scattered()) return out;
+    out.places = at<std::uint32_t>(base, places);
+    out.by_column = at<std::uint32_t>(base, by_column);
+    return out;
+  }
+
+  kernels::Projector view;
+  std::size_t values = 0, places = 0, by_column = 0;
+};
+
 TEST_P(DeviceWork, TokensThroughAProjector) {
   for (const auto type : kTypes) {
     for (const auto& [rows, columns, nonzeros] : kProjectors) {
       for (const std::uint64_t tokens : {0, 1, 19, 300}) {
-        Image image;
-        kernels::Projector shape{nullptr, rows, columns, nonzeros};
-        const auto stride = rows + 3, out_stride = tokens + 1;
-        const auto values = image.put(floats(nonzeros * shape.stride()));
-        const auto in = image.put(elements(type, tokens * stride));
-        const auto out = image.put(elements(type, columns * out_stride));
-        expect_same(
-            image,
-            [&](std::byte* base) {
-              auto projector = shape;
-              projector.values = at<float>(base, values);
-              return Compress{type, projector, base + in, stride, tokens, base + out, out_stride};
-            },
-            text(tokens, " tokens of ", rows, " through ", columns));
+        for (const bool scattered : {false, true}) {
+          Image image;
+          const kernels::Projector shape{nullptr, rows, columns, nonzeros};
+          const auto stride = rows + 3, out_stride = tokens + 1;
+          const LaidProjector projector(image, shape, floats(nonzeros * shape.stride()), scattered);
+          const auto in = image.put(elements(type, tokens * stride));
+          const auto out = image.put(elements(type, columns * out_stride));
+          expect_same(
+              image,
+              [&](std::byte* base) {
+                return Compress{type, projector.from(base), base + in, stride, tokens, base + out, out_stride};
+              },
+              text(tokens, " tokens of ", rows, " through ", columns, scattered ? " scattered" : ""));
+        }
       }
     }
   }
@@ -293,29 +322,32 @@ TEST_P(DeviceWork, TokensThroughAProjector) {
 
 TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
   for (const auto& [rows, rank, nonzeros] : kProjectors) {
-    for (const auto& [columns, first, left] : {std::array<std::uint64_t, 3>{rows + 5, 0, 0}, {2 * rows, rows + 1, 3}}) {
+    for (const auto& [columns, first, rest] : {std::array<std::uint64_t, 3>{rows + 5, 0, 0}, {2 * rows, rows + 1, 3}}) {
       Image image;
       const kernels::Projector p{nullptr, rows, rank, nonzeros}, q{nullptr, columns, rank, nonzeros};
-      const auto n = rows * columns - first - left;
+      const auto n = rows * columns - first - rest;
       std::vector<std::uint16_t> weight(n), remainder(n);
       for (std::uint64_t i = 0; i < n; ++i) {
         kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], remainder[i]);
       }
       const auto weights = image.put(weight), remainders = image.put(remainder);
-      const auto left_values = image.put(floats(nonzeros * p.stride()));
-      const auto right_values = image.put(floats(nonzeros * q.stride()));
+      const auto kind = [&](bool scattered) {
+        return std::pair(LaidProjector(image, p, floats(nonzeros * p.stride()), scattered),
+                         LaidProjector(image, q, floats(nonzeros * q.stride()), scattered));
+      };
+      const std::array kinds{kind(false), kind(true)};
       const auto delta = image.put(floats(rank * rank));
-      for (const bool rounds : {false, true}) {
+      for (const int round : {0, 1, 2, 3}) {
+        const bool rounds = round % 2 == 1;
+        const auto& [left, right] = kinds[static_cast<std::size_t>(round) / 2];
         expect_same(
             image,
-            [&, first = first](std::byte* base) {
-              kernels::Expansion expansion{p, q, at<float>(base, delta), 7, 3};
-              expansion.p.values = at<float>(base, left_values);
-              expansion.q.values = at<float>(base, right_values);
+            [&, first = first, &left = left, &right = right](std::byte* base) {
+              const kernels::Expansion expansion{left.from(base), right.from(base), at<float>(base, delta), 7, 3};
               auto* const remainder_at = rounds ? nullptr : at<std::uint16_t>(base, remainders);
               return Apply{expansion, at<std::uint16_t>(base, weights), remainder_at, first, n, 0.99F, 1000 + rank};
             },
-            text(rows, " x ", columns, " from ", first, rounds ? " rounded" : ""));
+            text(rows, " x ", columns, " from ", first, " round ", round));
       }
     }
   }

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "spillway/kernels/bf16.h"
@@ -23,19 +25,37 @@ float number(std::uint32_t index, std::uint32_t seed) {
   return static_cast<float>(mix(index + seed * 0x9E3779B9U) >> 8) * 0x1p-23F - 1;
 }
 
+/// Where the values of a projector lie.
+enum class Kind : std::uint8_t { blocks, scattered };
+constexpr std::array kKinds = {Kind::blocks, Kind::scattered};
+
 struct Held {
   std::vector<float> values;
+  std::vector<std::uint32_t> places;
   Projector view;
 
-  Held(std::size_t rows, std::size_t columns, std::size_t nonzeros, std::uint32_t seed)
+  Held(std::size_t rows, std::size_t columns, std::size_t nonzeros, std::uint32_t seed, Kind kind = Kind::blocks)
       : view{.rows = rows, .columns = columns, .nonzeros = nonzeros} {
     values.resize(nonzeros * view.stride());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = number(static_cast<std::uint32_t>(i), seed);
     view.values = values.data();
+    if (kind == Kind::blocks) return;
+    places.resize(values.size());
+    for (std::size_t i = 0; i < rows; ++i) {
+      const auto first = mix(static_cast<std::uint32_t>(i) + seed);
+      for (std::size_t s = 0; s < nonzeros; ++s) {
+        places[s * view.stride() + i] = static_cast<std::uint32_t>((first + s * (columns / nonzeros)) % columns);
+      }
+    }
+    view.places = places.data();
   }
   /// As a dense matrix [rows][columns].
   [[nodiscard]] std::vector<double> dense() const {
     std::vector<double> out(view.rows * view.columns);
+    for (std::size_t i = 0; view.is_scattered() && i < view.rows; ++i) {
+      for (auto at = i; at < places.size(); at += view.stride()) out[i * view.columns + places[at]] = values[at];
+    }
+    if (view.is_scattered()) return out;
     for (std::size_t g = 0; g < view.groups(); ++g) {
       for (auto i = view.first(g); i < view.first(g + 1); ++i) {
         for (std::size_t s = 0; s < view.nonzeros; ++s) {
@@ -92,10 +112,10 @@ std::uint32_t pattern(T value) {
 }
 
 template <class T>
-void compress_as_scalar() {
-  testing::on_every_target([] {
+void compress_as_scalar(Kind kind) {
+  testing::on_every_target([kind] {
     for (const auto& shape : kShapes) {
-      const Held r(shape.rows, shape.columns, shape.nonzeros, 1);
+      const Held r(shape.rows, shape.columns, shape.nonzeros, 1, kind);
       std::vector<float> work(compress_work(r.view));
       for (const std::size_t tokens : {0, 1, 7, 16, 17, 53}) {
         SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.columns << ", " << tokens << " tokens");
@@ -111,18 +131,18 @@ void compress_as_scalar() {
 }
 
 TEST(Project, CompressesBf16AsScalar) {
-  compress_as_scalar<std::uint16_t>();
+  for (const auto kind : kKinds) compress_as_scalar<std::uint16_t>(kind);
 }
 TEST(Project, CompressesFp32AsScalar) {
-  compress_as_scalar<float>();
+  for (const auto kind : kKinds) compress_as_scalar<float>(kind);
 }
 TEST(Project, CompressesFp16AsScalar) {
-  compress_as_scalar<Fp16>();
+  for (const auto kind : kKinds) compress_as_scalar<Fp16>(kind);
 }
 
-TEST(Project, CompressesAsDenseMatrices) {
+void compress_as_dense(Kind kind) {
   for (const auto& shape : kShapes) {
-    const Held r(shape.rows, shape.columns, shape.nonzeros, 2);
+    const Held r(shape.rows, shape.columns, shape.nonzeros, 2, kind);
     const auto dense = r.dense();
     constexpr std::size_t tokens = 19;
     std::vector<float> in(tokens * shape.rows), out(shape.columns * tokens), work(compress_work(r.view));
@@ -135,6 +155,31 @@ TEST(Project, CompressesAsDenseMatrices) {
         ASSERT_NEAR(sum, out[c * tokens + t], 1e-5);
       }
     }
+  }
+}
+
+TEST(Project, CompressesAsDenseMatrices) {
+  for (const auto kind : kKinds) compress_as_dense(kind);
+}
+
+TEST(Project, NumbersTheScatteredValuesOfEachColumnByRow) {
+  for (const auto& shape : kShapes) {
+    const Held r(shape.rows, shape.columns, shape.nonzeros, 3, Kind::scattered);
+    const auto stride = r.view.stride();
+    std::vector<std::uint32_t> out(by_column_size(r.view), 99);
+    number_columns(r.view, out.data());
+    EXPECT_EQ(out[0], 0U);
+    EXPECT_EQ(out[shape.columns], shape.rows * shape.nonzeros);
+    std::vector<double> found(shape.rows * shape.columns);
+    for (std::size_t c = 0; c < shape.columns; ++c) {
+      for (auto k = out[c]; k < out[c + 1]; ++k) {
+        const auto number = out[shape.columns + 1 + k];
+        ASSERT_EQ(r.places[number], c);
+        ASSERT_TRUE(k == out[c] || out[shape.columns + k] % stride < number % stride);
+        found[number % stride * shape.columns + c] = r.values[number];
+      }
+    }
+    EXPECT_EQ(found, r.dense());
   }
 }
 
@@ -185,8 +230,9 @@ struct Rectangle {
   std::vector<float> delta, work;
   Expansion expansion;
 
-  Rectangle(const Shape& rows, const Shape& columns)
-      : p(rows.rows, rows.columns, rows.nonzeros, 21), q(columns.rows, columns.columns, columns.nonzeros, 22) {
+  Rectangle(const Shape& rows, const Shape& columns, Kind kind = Kind::blocks)
+      : p(rows.rows, rows.columns, rows.nonzeros, 21, kind),
+        q(columns.rows, columns.columns, columns.nonzeros, 22, kind) {
     for (std::size_t i = 0; i < rows.columns * rows.columns; ++i)
       delta.push_back(number(static_cast<std::uint32_t>(i), 5));
     expansion = {p.view, q.view, delta.data(), 5, 9};
@@ -200,12 +246,12 @@ const std::vector<std::pair<Shape, Shape>> kRectangles = {
     {{16, 16, 16}, {40, 16, 4}}, {{33, 11, 1}, {11, 11, 1}}, {{20, 4, 4}, {129, 4, 4}},
     {{48, 24, 8}, {53, 24, 8}},  {{1, 1, 1}, {5, 1, 1}},     {{41, 40, 4}, {1100, 40, 4}}};  // more columns than a tile
 
-TEST(Project, AppliesAsScalarWhereverItIsCut) {
-  testing::on_every_target([] {
+void apply_as_scalar(Kind kind) {
+  testing::on_every_target([kind] {
     for (const auto& [form, remainder] : std::initializer_list<std::pair<Weights, bool>>{
              {Weights::bf16, true}, {Weights::bf16, false}, {Weights::fp32, true}, {Weights::fp16, true}}) {
       for (const auto& [rows, columns] : kRectangles) {
-        Rectangle it(rows, columns);
+        Rectangle it(rows, columns, kind);
         const auto n = rows.rows * columns.rows;
         Matrix expected(form, n, remainder), whole(form, n, remainder), cut(form, n, remainder);
         scalar::apply(form, it.expansion, 0.99F, expected.span(0, n), 0);
@@ -223,9 +269,13 @@ TEST(Project, AppliesAsScalarWhereverItIsCut) {
   });
 }
 
-TEST(Project, AppliesAsDenseMatrices) {
+TEST(Project, AppliesAsScalarWhereverItIsCut) {
+  for (const auto kind : kKinds) apply_as_scalar(kind);
+}
+
+void apply_as_dense(Kind kind) {
   for (const auto& [rows, columns] : kRectangles) {
-    Rectangle it(rows, columns);
+    Rectangle it(rows, columns, kind);
     const auto m = rows.rows, n = columns.rows, d = rows.columns;
     Matrix matrix(Weights::bf16, m * n);
     std::vector<double> expected(m * n);
@@ -242,6 +292,10 @@ TEST(Project, AppliesAsDenseMatrices) {
     apply(Weights::bf16, it.expansion, 0.97F, matrix.span(0, m * n), 0, it.work.data());
     for (std::size_t i = 0; i < m * n; ++i) ASSERT_NEAR(expected[i], matrix.at(i), 2e-5);
   }
+}
+
+TEST(Project, AppliesAsDenseMatrices) {
+  for (const auto kind : kKinds) apply_as_dense(kind);
 }
 
 /// Small changes are lost to rounding to the nearest, and are not lost in the mean.
@@ -262,10 +316,13 @@ TEST(Project, WeightsWithoutRemaindersMoveByTheMeanOfTheirChange) {
 
 TEST(Project, KeepsWhatIsNotANumber) {
   testing::on_every_target([] {
-    for (const auto& [columns, remainder] :
-         std::initializer_list<std::pair<std::size_t, bool>>{{8, true}, {70, true}, {70, false}}) {
+    for (const auto& [columns, remainder, kind] :
+         std::initializer_list<std::tuple<std::size_t, bool, Kind>>{{8, true, Kind::blocks},
+                                                                    {70, true, Kind::blocks},
+                                                                    {70, false, Kind::blocks},
+                                                                    {70, true, Kind::scattered}}) {
       const auto n = 8 * columns;
-      Rectangle it({8, 4, 4}, {columns, 4, 4});
+      Rectangle it({8, 4, 4}, {columns, 4, 4}, kind);
       it.delta[0] = NAN;
       Matrix expected(Weights::bf16, n, remainder), actual(Weights::bf16, n, remainder);
       for (auto* matrix : {&expected, &actual}) matrix->put(n - 1, INFINITY), matrix->put(n - 2, -INFINITY);

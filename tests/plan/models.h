@@ -26,6 +26,7 @@ struct Shape {
   bool uneven = false;        ///< each of them has a share of its own, the second 1
   std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
+  bool published = false;                                           ///< of scattered projectors
   bool bf16_masters = false;                                        ///< of these matrices
   optim::RefitRule checks = {.check_every = 3, .threshold = 0.01};  ///< so that projectors are refitted again and again
   state::ComputeType type = state::ComputeType::bf16;
@@ -108,6 +109,7 @@ inline Description describe(const Shape& shape) {
       if (shape.bf16_masters) tensor.form = state::Form::bf16_master;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;
+      if (shape.published) tensor.by = &optim::lsp_published;
     }
   }
   out.refits = shape.checks;

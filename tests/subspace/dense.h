@@ -22,7 +22,7 @@ struct Dense {
       : rows(m), columns(n), values(from.begin(), from.end()) {}
   explicit Dense(const Projector& r) : Dense(r.rows(), r.columns()) {
     for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t s = 0; s < r.nonzeros(); ++s) at(i, r.view().group_of(i) * r.nonzeros() + s) = r.value(i, s);
+      for (std::size_t s = 0; s < r.nonzeros(); ++s) at(i, r.place(i, s)) = r.value(i, s);
     }
   }
   [[nodiscard]] double& at(std::size_t i, std::size_t k) { return values[i * columns + k]; }

@@ -13,9 +13,9 @@ constexpr kernels::UpdateStep kTwelfth{.learning_rate = 0.01, .weight_decay = 0.
 
 using Records = std::pair<optim::RefitRecord, optim::RefitRecord>;
 
-class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::tuple<Records, state::StateFormat>> {
+class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::tuple<Records, state::StateFormat, bool>> {
  protected:
-  const test::SubspaceCase it{std::get<1>(GetParam())};
+  const test::SubspaceCase it{std::get<1>(GetParam()), std::get<2>(GetParam())};
 };
 
 TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
@@ -52,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Projectors, DeviceSubspaceUpdateTest,
                                                               Records{{.refits = 1}, {.refits = 2}},
                                                               Records{{.refits = 1}, {.refits = 2, .begun = 12}}),
                                             ::testing::Values(state::StateFormat::exact, state::StateFormat::bf16,
-                                                              state::StateFormat::int8)));
+                                                              state::StateFormat::int8),
+                                            ::testing::Bool()));
 
 }  // namespace
 }  // namespace spillway::subspace

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "spillway/state/rule.h"
-#include "spillway/subspace/projector.h"
+#include "spillway/subspace/update.h"
 #include "tests/plan/models.h"
 
 namespace spillway::subspace::test {
@@ -22,9 +22,14 @@ struct SubspaceCase {
     friend bool operator==(const Groups&, const Groups&) = default;
   };
 
-  explicit SubspaceCase(state::StateFormat format = state::StateFormat::exact)
-      : description(plan::test::describe(
-            {.layers = 1, .embedding = false, .head = false, .tied = false, .format = format, .subspace = "up"})) {
+  explicit SubspaceCase(state::StateFormat format = state::StateFormat::exact, bool published = false)
+      : description(plan::test::describe({.layers = 1,
+                                          .embedding = false,
+                                          .head = false,
+                                          .tied = false,
+                                          .format = format,
+                                          .subspace = "up",
+                                          .published = published})) {
     while (!layout.tensors()[tensor].reduced.any()) ++tensor;
     while (!layout.chunks()[chunk].reduced.any()) ++chunk;
   }
@@ -35,14 +40,11 @@ struct SubspaceCase {
 
   /// As it lies in a state group, of random values.
   [[nodiscard]] std::vector<std::byte> projectors(std::uint64_t seed, const optim::RefitRecord& record) const {
-    const auto fields = optim::projector_fields(space());
-    std::vector<std::byte> out(fields.bytes);
+    std::vector<std::byte> out(optim::projector_fields(space()).bytes);
     std::memcpy(out.data(), &record, sizeof(record));
-    for (unsigned side = 0; side < 2; ++side) {
-      const subspace::Projector shape(side == 0 ? space().rows : space().columns, space().rank, space().nonzeros);
-      const auto values = subspace::Projector::random(shape, seed, 0, 0, side).values();
-      std::memcpy(out.data() + (side == 0 ? fields.p : fields.q), values.data(), values.size() * sizeof(float));
-    }
+    const auto shape = shape_of(space());
+    put_pair(space(), {Projector::random(shape.p, seed, 0, 0, 0), Projector::random(shape.q, seed, 0, 0, 1)},
+             out.data());
     return out;
   }
 

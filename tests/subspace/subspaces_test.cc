@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "spillway/subspace/published.h"
+#include "spillway/subspace/update.h"
 #include "tests/subspace/subspace_case.h"
 #include "tests/sys/failing.h"
 
@@ -13,7 +15,10 @@ namespace {
 
 class SubspacesTest : public ::testing::Test {
  protected:
-  SubspacesTest() : subspaces(it.description, it.layout), gradient(it.space().rows * it.space().columns) {
+  explicit SubspacesTest(bool published = false)
+      : it(state::StateFormat::exact, published),
+        subspaces(it.description, it.layout),
+        gradient(it.space().rows * it.space().columns) {
     std::mt19937 random(3);
     for (auto& value : gradient) value = std::normal_distribution<float>()(random);
   }
@@ -27,9 +32,33 @@ class SubspacesTest : public ::testing::Test {
     subspaces.restore(it.tensor, projectors.data());
   }
 
+  /// The pair that a step has left a gradient for, behind its record.
+  std::vector<std::byte> run_refit(Subspaces& by) {
+    by.begin_refit(it.tensor);
+    for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
+      for (std::size_t tile = 0; tile < by.refit_tiles(it.tensor, part); ++tile) by.refit(part, tile);
+    }
+    std::vector<std::byte> out(optim::projector_fields(it.space()).bytes);
+    by.end_refit(it.tensor, out.data());
+    return out;
+  }
+
   const test::SubspaceCase it;
   Subspaces subspaces;
   std::vector<float> gradient;
+};
+
+class PublishedTest : public SubspacesTest {
+ protected:
+  PublishedTest() : SubspacesTest(true) {}
+  /// A step after so many updates, whose gradient is looked at.
+  bool look(std::int64_t updates) {
+    subspaces.begin(updates, 1);
+    subspaces.open(it.tensor);
+    EXPECT_TRUE(subspaces.refits_in_pass(it.tensor));
+    EXPECT_TRUE(subspaces.looks(it.tensor));
+    return subspaces.look(it.tensor, gradient);
+  }
 };
 
 TEST_F(SubspacesTest, TheFirstProjectorsAreMadeInTheirStepAndForgottenWhenItIsSkipped) {
@@ -76,20 +105,15 @@ TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
   std::ranges::copy(gradient, subspaces.leave(it.tensor).begin());
   subspaces.end(true);
   EXPECT_TRUE(subspaces.refitted(it.tensor));
-  subspaces.begin_refit(it.tensor);
-  for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
-    for (std::size_t tile = 0; tile < subspaces.refit_tiles(it.tensor, part); ++tile) subspaces.refit(part, tile);
-  }
-  std::vector<std::byte> projectors(optim::projector_fields(it.space()).bytes);
-  subspaces.end_refit(it.tensor, projectors.data());
+  const auto projectors = run_refit(subspaces);
   EXPECT_EQ(values(0), old);
   subspaces.begin(4, 1);
   subspaces.open(it.tensor);
   const auto now = values(0);
   EXPECT_NE(now, old);
-  EXPECT_EQ(
-      std::memcmp(now.data(), projectors.data() + optim::projector_fields(it.space()).p, now.size() * sizeof(float)),
-      0);
+  EXPECT_EQ(std::memcmp(now.data(), projectors.data() + optim::projector_fields(it.space()).p.first,
+                        now.size() * sizeof(float)),
+            0);
   EXPECT_EQ(subspaces.refits(it.tensor), 2U);
   EXPECT_EQ(subspaces.change(it.tensor).before.refits, 1);
 }
@@ -112,11 +136,7 @@ TEST_F(SubspacesTest, AllProcessesHaveWhatOneRefits) {
     EXPECT_TRUE(each->due(it.tensor));
   }
   std::ranges::copy(gradient, one.leave(it.tensor).begin());
-  one.begin_refit(it.tensor);
-  for (unsigned part = 0; part < subspace::Refit::kParts; ++part) {
-    for (std::size_t tile = 0; tile < one.refit_tiles(it.tensor, part); ++tile) one.refit(part, tile);
-  }
-  one.end_refit(it.tensor, nullptr);
+  run_refit(one);
   const auto from = one.exchanged(it.tensor, true), to = other.exchanged(it.tensor, false);
   for (std::size_t i = 0; i < from.size(); ++i) std::ranges::copy(from[i], to[i].begin());
   std::vector<std::byte> fields(optim::projector_fields(it.space()).bytes);
@@ -131,10 +151,107 @@ TEST_F(SubspacesTest, AllProcessesHaveWhatOneRefits) {
     each->open(it.tensor);
     EXPECT_FALSE(each->due(it.tensor));
     const auto side = each->side(it.tensor, 1);
-    EXPECT_EQ(std::memcmp(side.values, fields.data() + optim::projector_fields(it.space()).q,
+    EXPECT_EQ(std::memcmp(side.values, fields.data() + optim::projector_fields(it.space()).q.first,
                           side.nonzeros * side.stride() * sizeof(float)),
               0);
   }
+}
+
+TEST_F(PublishedTest, TheFirstPairIsThatOfTheMatrixAlone) {
+  subspaces.begin(0, 1);
+  subspaces.open(it.tensor);
+  EXPECT_FALSE(subspaces.looks(it.tensor));
+  EXPECT_TRUE(subspaces.leave(it.tensor).empty()) << "S is made with it at once";
+  subspaces.refit(it.tensor, gradient, {});
+  subspaces.end(true);
+  PublishedMatrix alone({.shape = {.rows = it.space().rows,
+                                   .columns = it.space().columns,
+                                   .rank = it.space().rank,
+                                   .nonzeros = it.space().nonzeros},
+                         .seed = it.description.seed});
+  alone.refit(gradient);
+  EXPECT_EQ(values(0), alone.pair().p.values());
+  EXPECT_EQ(values(1), alone.pair().q.values());
+  EXPECT_EQ(subspaces.error(it.tensor), alone.missed());
+  EXPECT_FALSE(subspaces.samples(it.tensor)) << "there is no running estimate";
+}
+
+TEST_F(PublishedTest, APairIsLookedAtAndStaysWhereItMissesLittle) {
+  restore(1, 0);
+  subspaces.begin(2, 1);
+  EXPECT_FALSE(subspaces.refits_in_pass(it.tensor)) << "every third update is looked at";
+  EXPECT_TRUE(look(3)) << "by chance it misses nearly all";
+  EXPECT_GT(subspaces.record(it.tensor).missed, it.description.refits.threshold);
+  ASSERT_FALSE(subspaces.leave(it.tensor).empty());
+  subspaces.end(false);
+  EXPECT_EQ(subspaces.record(it.tensor).missed, 0) << "a skipped step forgets";
+  std::ranges::fill(gradient, 0.0F);
+  EXPECT_FALSE(look(3));
+  EXPECT_FALSE(subspaces.refitted(it.tensor));
+  EXPECT_FALSE(subspaces.refits_in_pass(it.tensor)) << "one gradient of a step is looked at";
+  gradient[7] = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(look(6));
+}
+
+TEST_F(PublishedTest, LaterOnesHoldFromTheNextStepOnAtPlacesOfTheirOwn) {
+  restore(1, 0);
+  const auto old = values(0);
+  EXPECT_TRUE(look(3));
+  std::ranges::copy(gradient, subspaces.leave(it.tensor).begin());
+  const auto projectors = run_refit(subspaces);
+  subspaces.end(true);
+  EXPECT_EQ(values(0), old);
+  const auto record = subspaces.record(it.tensor);
+  EXPECT_EQ(record.refits, 2);
+  EXPECT_EQ(record.begun, 0) << "moments are carried over";
+  EXPECT_EQ(subspaces.error(it.tensor), record.missed);
+  subspaces.begin(4, 1);
+  subspaces.open(it.tensor);
+  auto pair = shape_of(it.space());
+  get_pair(it.space(), projectors.data(), pair);
+  EXPECT_EQ(values(0), pair.p.values());
+  EXPECT_NE(pair.p.places(), Projector::random(pair.p, it.description.seed, 0, 0, 0).places());
+  EXPECT_EQ(pair.p.places(), Projector::random(pair.p, it.description.seed, 0, 1, 0).places());
+}
+
+TEST_F(PublishedTest, AllProcessesKnowWhatOneHasLookedAt) {
+  auto description = it.description;
+  description.virtual_ranks = 2;
+  Subspaces one(description, it.layout), other(description, it.layout);
+  for (const bool again : {false, true}) {
+    for (auto* each : {&one, &other}) {
+      each->restore(it.tensor, it.projectors(1, {.refits = 1}).data());
+      each->begin(3, 1);
+      each->open(it.tensor);
+      EXPECT_TRUE(each->due(it.tensor));
+    }
+    if (!again) std::ranges::fill(gradient, 0.0F);
+    if (again) gradient.front() = 1;
+    EXPECT_EQ(one.look(it.tensor, gradient), again);
+    if (again) std::ranges::copy(gradient, one.leave(it.tensor).begin());
+    if (again) run_refit(one);
+    const auto from = one.exchanged(it.tensor, true), to = other.exchanged(it.tensor, false);
+    for (std::size_t i = 0; i < from.size(); ++i) std::ranges::copy(from[i], to[i].begin());
+    std::vector<std::byte> fields[2];
+    for (auto* each : {&one, &other}) {
+      each->received(it.tensor);
+      EXPECT_EQ(each->refitted(it.tensor), again);
+      EXPECT_TRUE(each->has_news(it.tensor));
+      EXPECT_EQ(each->record(it.tensor), one.record(it.tensor));
+      auto& out = fields[each == &one ? 0 : 1];
+      out.resize(optim::projector_fields(it.space()).bytes);
+      each->put(it.tensor, out.data());
+      each->end(true);
+    }
+    EXPECT_EQ(fields[0], fields[1]);
+  }
+}
+
+TEST_F(PublishedTest, PlacesOutsideAProjectorAreRefused) {
+  auto projectors = it.projectors(1, {.refits = 1});
+  const std::uint32_t outside = 32;
+  std::memcpy(projectors.data() + optim::projector_fields(it.space()).q.places(), &outside, sizeof(outside));
+  EXPECT_ERROR(subspaces.restore(it.tensor, projectors.data()), ErrorCode::bad_input, "at random places");
 }
 
 TEST_F(SubspacesTest, SignsAreThoseOfTheStep) {

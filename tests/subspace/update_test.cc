@@ -21,6 +21,9 @@ float bf16(const std::byte* at) {
 
 class SubspaceUpdateTest : public ::testing::Test {
  protected:
+  SubspaceUpdateTest() = default;
+  explicit SubspaceUpdateTest(bool published) : it(state::StateFormat::exact, published) {}
+
   using Groups = test::SubspaceCase::Groups;
 
   /// The masters of the matrix.
@@ -47,8 +50,10 @@ class SubspaceUpdateTest : public ::testing::Test {
   }
   /// A projector as a matrix.
   [[nodiscard]] static double entry(const kernels::Projector& p, std::size_t row, std::size_t column) {
-    const auto group = p.group_of(row);
-    if (column / p.nonzeros != group) return 0;
+    for (auto at = row; p.is_scattered() && at < p.nonzeros * p.stride(); at += p.stride()) {
+      if (p.places[at] == column) return p.values[at];
+    }
+    if (p.is_scattered() || column / p.nonzeros != p.group_of(row)) return 0;
     return p.values[column % p.nonzeros * p.stride() + row];
   }
   void run(Groups& groups) {
@@ -60,7 +65,14 @@ class SubspaceUpdateTest : public ::testing::Test {
     update.finish(chunk, groups.at());
   }
 
+  void expect_textbook();
+
   const test::SubspaceCase it;
+};
+
+class PublishedUpdateTest : public SubspaceUpdateTest {
+ protected:
+  PublishedUpdateTest() : SubspaceUpdateTest(true) {}
 };
 
 TEST_F(SubspaceUpdateTest, StepsInsideAreLargerAndDecayOutside) {
@@ -72,7 +84,21 @@ TEST_F(SubspaceUpdateTest, StepsInsideAreLargerAndDecayOutside) {
   EXPECT_EQ(kept_by(kStep, false), 1);
 }
 
+TEST_F(PublishedUpdateTest, StepsInsideAreThoseOfTheRateAsItIs) {
+  const auto own = step_inside(kStep, it.space(), {.refits = 2});
+  EXPECT_EQ(own.learning_rate, kStep.learning_rate);
+  EXPECT_EQ(own.step, 7);
+}
+
 TEST_F(SubspaceUpdateTest, IsThatOfATextbookThroughTheProjectors) {
+  expect_textbook();
+}
+
+TEST_F(PublishedUpdateTest, IsThatOfATextbookThroughTheProjectors) {
+  expect_textbook();
+}
+
+void SubspaceUpdateTest::expect_textbook() {
   const optim::RefitRecord record{.refits = 1};
   const auto projectors = it.projectors(1, record);
   auto groups = it.groups(projectors, projectors);

@@ -441,6 +441,17 @@ GROUPS: dict[str, list[Key]] = {
             "all linear layers inside the model's layers, except those too small for `lsp_nonzeros`",
         ),
         Key(
+            "lsp_projectors",
+            choice("fitted", "published"),
+            None,
+            "kind of projectors. `fitted`: values in blocks, fitted to a gradient by eigenvectors. `published`: those "
+            "of the paper, for comparisons. Values lie at random places, and descent on the error of a micro-batch's "
+            "gradient sets them. After `lsp_check_every` updates the next such gradient is computed whole. If they "
+            "miss more of it than `lsp_threshold` (alpha), new ones are learned from it. The learning rate counts as "
+            "it is, so the best rate is another one. A resume keeps the value",
+            "fitted",
+        ),
+        Key(
             "lsp_master",
             choice("exact", "bf16"),
             None,
@@ -471,8 +482,8 @@ GROUPS: dict[str, list[Key]] = {
             None,
             "treatment of the directions that projectors miss. `rotating`: each matrix gets new projectors every "
             "`lsp_rotate_every` updates, so that every direction is trained in time. `none`: those directions stay "
-            "untrained until `lsp_threshold` leads to a refit",
-            "rotating",
+            "untrained until `lsp_threshold` leads to a refit, as with `lsp_projectors: published`",
+            "rotating, or none with published projectors",
         ),
         Key(
             "lsp_rotate_every",

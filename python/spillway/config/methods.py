@@ -16,6 +16,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "lora": {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05},  # TRL's
     "lsp": {
         "lsp_nonzeros": 4,
+        "lsp_projectors": "fitted",
         "lsp_check_every": 100,
         "lsp_threshold": 0.9,
         "lsp_residual": "rotating",
@@ -23,7 +24,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 ROTATION = 20  # updates
-MEANT = {"lsp_residual": "none", "lsp_master": "exact"}  # by runs that left it out before its default was another
+# By runs that left it out before its default was another.
+MEANT = {"lsp_residual": "none", "lsp_master": "exact", "lsp_projectors": "fitted"}
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
 OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
 
@@ -33,6 +35,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     out = dict(values)
     if out["lora_target_parameters"] and out["lora_dropout"] is None:
         out["lora_dropout"] = 0.0  # an adapter of a parameter has no input of its own that could be dropped
+    if out["lsp_projectors"] == "published" and out["lsp_residual"] is None:
+        out["lsp_residual"] = "none"
     for name, default in DEFAULTS.get(values["method"], {}).items():
         out[name] = default if out[name] is None else out[name]
     if out["lsp_residual"] == "rotating" and out["lsp_rotate_every"] is None:
@@ -66,6 +70,11 @@ def check_reduced(config: Config) -> None:
     if config.lsp_master == "bf16" and config.weight_dtype not in (None, "bf16"):
         raise InputError(
             f"lsp_master: bf16 is for weights in bf16, and weight_dtype is {config.weight_dtype}; leave one of them out"
+        )
+    if config.lsp_projectors == "published" and config.lsp_residual == "rotating":
+        raise InputError(
+            "lsp_residual: rotating refits projectors on a schedule, and published ones are learned again only beyond "
+            "lsp_threshold; leave lsp_residual out, or use lsp_projectors fitted"
         )
     if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
         raise InputError(

@@ -38,6 +38,7 @@ def optimizer_of(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
         modules=modules,
         rank=config.lsp_rank or 0,
         nonzeros=config.lsp_nonzeros,
+        projectors=config.lsp_projectors,
         check_every=config.lsp_check_every,
         threshold=config.lsp_threshold,
         rotate_every=rotation(config),

@@ -233,6 +233,9 @@ def test_subspaces_have_defaults_of_their_own() -> None:
     assert (lsp.lsp_rank, lsp.lsp_nonzeros, lsp.lsp_check_every, lsp.lsp_threshold) == (64, 4, 100, 0.9)
     rotating = resolve({}, {"method": "lsp"})
     assert (full.lsp_rotate_every, lsp.lsp_rotate_every, rotating.lsp_rotate_every) == (None, None, 20)
+    published = resolve({}, {"method": "lsp", "lsp_projectors": "published"})
+    assert (full.lsp_projectors, lsp.lsp_projectors, published.lsp_projectors) == (None, "fitted", "published")
+    assert (rotating.lsp_residual, published.lsp_residual, published.lsp_rotate_every) == ("rotating", "none", None)
 
 
 def test_patterns_are_one_or_several() -> None:

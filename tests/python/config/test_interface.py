@@ -43,7 +43,7 @@ WITHOUT_ONE_DEFAULT = (
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_rank_pattern", "lora_alpha_pattern",
     "use_rslora", "use_dora",
     "lsp_rank", "lsp_nonzeros", "lsp_modules", "lsp_check_every", "lsp_threshold", "lsp_residual",
-    "lsp_rotate_every", "beta", "loss_type", "label_smoothing", "disable_dropout",
+    "lsp_rotate_every", "lsp_projectors", "lsp_master", "beta", "loss_type", "label_smoothing", "disable_dropout",
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from spillway.output import state
 
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
 MODULES = r"q_proj|down_proj|up_proj"
+LEARNED = 1e-2  # AdamW divides slopes by their own size, those that are zero but for rounding, too
 BITS = 2e-4  # projectors are eigenvectors, which differ by more than a gradient's rounding
 
 
@@ -35,11 +36,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return real_runs.inputs(tmp_path_factory.mktemp("lsp"))
 
 
-def plain_losses(model: Any, work: Any) -> list[float]:
+def plain_run(model: Any, work: Any, **more: Any) -> tuple[list[float], subspace.AdamW]:
     """A loop of one's own: matrices in subspaces, the rest in full, one norm over both."""
     inside = subspace.AdamW(
-        model, both_ways.RATE, eps=both_ways.EPSILON, weight_decay=both_ways.DECAY, modules=MODULES, rank=8, nonzeros=2
-    )
+        model, both_ways.RATE, eps=both_ways.EPSILON, weight_decay=both_ways.DECAY, modules=MODULES, rank=8, nonzeros=2,
+        seed=both_ways.RUN_SEED, **more,
+    )  # fmt: skip
     decaying = set(decay_names(model))
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups = [
@@ -60,32 +62,55 @@ def plain_losses(model: Any, work: Any) -> list[float]:
         for optimizer in (inside, others):
             optimizer.step()
             optimizer.zero_grad()
-    return losses
+    return losses, inside
 
 
-@pytest.mark.parametrize("place", some(["dram", "path"], ["path"]))
-def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> None:
-    """Ten steps of two micro-batches, with clipping and decay: losses, norms' effect and every weight."""
+def trained_in_subspaces(tmp_path: Path, place: str, **asked: Any) -> tuple[list[float], dict[str, Any], list[Any]]:
+    """Losses, masters, and what the engine tells of projectors: of ten steps of two micro-batches, with clipping and
+    decay."""
     both_ways.save(tiny_config("llama", True, num_hidden_layers=3), tmp_path / "model", 7)
-    more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
+    more = asked | ({"placement": "path", "storage": tmp_path} if place == "path" else {})
     session = native.opened(
         tmp_path / "model", both_ways.SHAPE, weight_decay=both_ways.DECAY, max_grad_norm=both_ways.CLIP,
         lsp_modules=[MODULES], lsp_rank=8, lsp_nonzeros=2, **LSP, **more,
     )  # fmt: skip
-    plain = both_ways.load(tmp_path / "model")
-    work = both_ways.steps_of(plain.config.vocab_size)
+    work = both_ways.steps_of(session._spec.meta_model.config.vocab_size)
     try:
         losses = [r.loss_sum / r.label_tokens for r in (session.step(step, both_ways.RATE) for step in work)]
-        masters = session.masters()
-        told = session._engine.refits()
+        return losses, session.masters(), session._engine.refits()
     finally:
         session.close()
-    assert losses == pytest.approx(plain_losses(plain, work), rel=1e-5)
+
+
+@pytest.mark.parametrize("place", some(["dram", "path"], ["path"]))
+def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> None:
+    """Losses, norms' effect and every weight."""
+    losses, masters, told = trained_in_subspaces(tmp_path, place)
+    plain = both_ways.load(tmp_path / "model")
+    work = both_ways.steps_of(plain.config.vocab_size)
+    assert losses == pytest.approx(plain_run(plain, work)[0], rel=1e-5)
     begun = load_file(tmp_path / "model" / "model.safetensors")
     for name, weight in plain.named_parameters():
         moved = float((weight.detach() - begun[name]).abs().max())
         assert float((masters[name] - weight.detach()).abs().max()) <= BITS * moved, name
     assert len(told) == 9 and all(fits == 1 and 0 <= error < 1 for _, fits, error in told)
+
+
+@pytest.mark.parametrize("place", some(["dram", "path"], ["path"]))
+def test_published_projectors_are_those_of_a_plain_loop(place: str, tmp_path: Path) -> None:
+    """The same pairs are learned at the same steps, from gradients that differ by rounding."""
+    asked = {"lsp_projectors": "published", "lsp_residual": "none", "lsp_check_every": 3, "lsp_threshold": 0.9}
+    losses, masters, told = trained_in_subspaces(tmp_path, place, **asked)
+    plain = both_ways.load(tmp_path / "model")
+    work = both_ways.steps_of(plain.config.vocab_size)
+    expected, optimizer = plain_run(plain, work, projectors="published", check_every=3, threshold=0.9)
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert {name: fits for name, fits, _ in told} == {f"{name}.weight": fits for name, fits in optimizer.fits().items()}
+    assert max(fits for _, fits, _ in told) > 1
+    begun = load_file(tmp_path / "model" / "model.safetensors")
+    for name, weight in plain.named_parameters():
+        moved = float((weight.detach() - begun[name]).norm())
+        assert float((masters[name] - weight.detach()).norm()) <= LEARNED * moved, name
 
 
 @pytest.mark.parametrize(("kind", "module"), [("gpt2", r"attn\.c_proj"), ("llama", "o_proj")])
@@ -115,13 +140,21 @@ def weights(directory: Path) -> bytes:
 
 CHECKED = ["--lsp_residual", "none", "--lsp_check_every", "2", "--lsp_threshold", "0.05"]
 ROTATING = ["--lsp_rotate_every", "3"]
+PUBLISHED = ["--lsp_projectors", "published", "--lsp_check_every", "2", "--lsp_threshold", "0.05"]
 
 
 @pytest.mark.parametrize(
     ("storage", "state_format", "learning"),
     some(
-        [(False, "exact", CHECKED), (True, "exact", CHECKED), (True, "int8", CHECKED), (True, "exact", ROTATING)],
-        [(False, "exact", CHECKED), (True, "int8", CHECKED), (True, "exact", ROTATING)],
+        [
+            (False, "exact", CHECKED),
+            (True, "exact", CHECKED),
+            (True, "int8", CHECKED),
+            (True, "exact", ROTATING),
+            (False, "exact", PUBLISHED),
+            (True, "int8", PUBLISHED),
+        ],
+        [(False, "exact", CHECKED), (True, "int8", CHECKED), (True, "exact", ROTATING), (True, "exact", PUBLISHED)],
     ),
 )
 def test_a_resumed_run_ends_with_the_same_bits(
@@ -142,6 +175,36 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert real_runs.metrics(again) == real_runs.metrics(whole)
     losses = [row["loss"] for row in real_runs.metrics(whole) if "loss" in row]
     assert losses[-1] < losses[0]
+
+
+def test_a_killed_run_with_published_projectors_resumes_bit_by_bit(given: Path, tmp_path: Path) -> None:
+    words = ["--method", "lsp", *PUBLISHED, "--lr_scheduler_type", "constant", "--max_steps", "6", "--save_steps", "3"]
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    outs = {name: tmp_path / name / "out" for name in ("whole", "killed")}
+    every = {name: [*words, *real_runs.on_path(tmp_path / name / "path"), "--durability", "step"] for name in outs}
+    assert real_runs.here(given, outs["whole"], *every["whole"]) == 0
+    real_runs.kill_after("update", real_runs.words(given, outs["killed"], *every["killed"]), calls=4)
+    assert real_runs.main(["resume", str(outs["killed"])]) == 0
+    assert weights(outs["killed"]) == weights(outs["whole"])
+    assert real_runs.metrics(outs["killed"]) == real_runs.metrics(outs["whole"])
+    learned = [row["projectors_learned"] for row in real_runs.metrics(outs["whole"])]
+    assert learned[0] == 14 and learned[-1] > 14
+    saved = load_file(real_runs.last_checkpoint(outs["whole"]) / "spillway" / "projectors.safetensors")
+    places = saved["model.layers.0.self_attn.q_proj.weight.p_places"]
+    assert places.dtype == torch.int32 and int(places.max()) > 4
+
+
+def test_published_projectors_take_the_room_that_the_plan_counts(given: Path, tmp_path: Path) -> None:
+    """A place of four bytes beside each value, and the work of descent."""
+    states, beside = {}, {}
+    for kind in ("fitted", "published"):
+        words = ("--method", "lsp", "--lsp_projectors", kind, "--max_steps", "1")
+        assert real_runs.here(given, tmp_path / kind, *words) == 0
+        plan = json.loads((tmp_path / kind / "plan.json").read_text())
+        states[kind] = state_bytes(plan)
+        beside[kind] = sum(row["bytes"] for row in plan["bytes"] if row["class"] == "projectors")
+    assert states["published"] > states["fitted"] and beside["published"] > beside["fitted"]
 
 
 def test_a_run_begun_before_rotating_was_the_default_goes_on_without(given: Path) -> None:
@@ -205,6 +268,9 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     assert "lsp_rotate_every: it is for lsp_residual rotating, and that is none" in said(
         "--method", "lsp", "--lsp_residual", "none", "--lsp_rotate_every", "5"
     )
+    both = said("--method", "lsp", "--lsp_projectors", "published", "--lsp_residual", "rotating")
+    assert "lsp_residual: rotating refits projectors on a schedule" in both and "lsp_projectors fitted" in both
+    assert "lsp_projectors: got 'random', expects" in said("--method", "lsp", "--lsp_projectors", "random")
     for type_ in ("fp16", "fp32"):
         words = ("--method", "lsp", "--lsp_master", "bf16", "--compute_dtype", type_)
         assert f"lsp_master: bf16 is for weights in bf16, and weight_dtype is {type_}" in said(*words)
@@ -215,6 +281,14 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     words = ("--method", "lsp", "--optim", "sgd", "--weight_decay", "0.1")
     assert "weight_decay: with method lsp and optim sgd" in said(*words)
     assert not (tmp_path / "out").exists()
+
+
+def test_published_projectors_have_the_same_bits_with_a_device(given: Path, tmp_path: Path) -> None:
+    for where in ("cpu", "simulated"):
+        words = ("--method", "lsp", *PUBLISHED, "--max_steps", "4", "--lsp_rank", "8", "--device", where)
+        assert real_runs.here(given, tmp_path / where, *words) == 0
+    assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
+    assert real_runs.metrics(tmp_path / "simulated") == real_runs.metrics(tmp_path / "cpu")
 
 
 def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
@@ -248,7 +322,7 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
 
 
-@pytest.mark.parametrize("learning", some([CHECKED, ROTATING], [CHECKED]))
+@pytest.mark.parametrize("learning", some([CHECKED, ROTATING, PUBLISHED], [CHECKED, PUBLISHED]))
 def test_updated_on_a_device_no_bit_is_another(
     learning: list[str], given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +367,7 @@ def keep_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "settings", copying)
 
 
-@pytest.mark.parametrize(("learning", "master"), [(CHECKED, "exact"), (ROTATING, "bf16")])
+@pytest.mark.parametrize(("learning", "master"), [(CHECKED, "exact"), (ROTATING, "bf16"), (PUBLISHED, "bf16")])
 def test_copies_that_take_changes_have_the_bits_of_the_masters(
     learning: list[str], master: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def config(model: Path, **more: Any) -> Any:
         "durability": "none", "virtual_ranks": 1, "weight_decay": 0.1, "device": "cpu", "base_form": None,
         "refers_in_step": False,
         "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0,
-        "lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9,
+        "lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_projectors": "fitted",
     } | more  # fmt: skip
     values = {"chosen": ""} | values | {"weight_dtype": more.get("weight_dtype", values["compute_dtype"])}
     paths = [*values["storage"], *values["storage_device"]]

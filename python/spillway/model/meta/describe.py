@@ -63,6 +63,7 @@ def describe(
             training=trained,
             rank=space.rank if space else 0,
             nonzeros=space.nonzeros if space else 0,
+            reduction=space.reduction if space else None,
             form=form_of(meta_model, p),
             pieces=meta_model.pieces.get(key, 0),
             **(describe_demand(asked, (met or {}).get(names[key])) if key in meta_model.on_demand else {}),

@@ -68,7 +68,7 @@ def space_of(name: str, linear: Any, config: Config) -> Space:
     rows, columns = linear.weight.shape
     try:
         rank = _engine.subspace_rank(rows, columns, config.lsp_rank or 0, config.lsp_nonzeros)
-        return Space(rank, config.lsp_nonzeros, config.lsp_master)
+        return Space(rank, config.lsp_nonzeros, config.lsp_master, config.lsp_projectors)
     except ValueError as error:
         raise InputError(f"{name}: {error}; choose layers without it by lsp_modules") from None
 
@@ -166,11 +166,17 @@ def project(
     inner, outer = (tokens.new_empty(space.rank, len(tokens)) for tokens in (x, dy))
     engine.compress(tensor, 0, dy, outer)
     engine.compress(tensor, 1, x, inner)
+    if space.projectors == "fitted":
+        take_sample(engine, tensor, part, x, dy)
+    return outer @ inner.T
+
+
+def take_sample(engine: Any, tensor: int, part: int, x: torch.Tensor, dy: torch.Tensor) -> None:
+    """Gives the engine G z, by which it estimates the share of G that fitted projectors miss."""
     signs = torch.empty(x.shape[1])
     engine.signs(tensor, signs)
     there = signs.to(x.device, non_blocking=True).to(x.dtype)  # a copy that waits would wait for all of the pass
     engine.sample(tensor, (dy.T @ (x @ there)).float(), part)
-    return outer @ inner.T
 
 
 def summarise_step(engine: Any) -> dict[str, Any]:

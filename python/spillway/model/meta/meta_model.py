@@ -32,6 +32,12 @@ class Space:
     rank: int
     nonzeros: int
     master: str = "exact"  # or bf16: the weight alone
+    projectors: str = "fitted"  # or published
+
+    @property
+    def reduction(self) -> str:
+        """The engine's word."""
+        return "subspace" if self.projectors == "fitted" else "published subspace"
 
 
 class Adapted(Protocol):
