@@ -223,6 +223,10 @@ void add_activations(StepGraph& graph) {
   for (const auto& use : saved_of(order, graph.saved)) {
     ActivationRoute(graph, use, Residence{graph.saved.home}, graph.saved.spilled, BufferClass::spilled).run();
   }
+  if (has_features(graph.description, graph.layout)) {
+    const auto bytes = round_up(graph.description.feature_bytes, 4096);
+    ActivationRoute(graph, features_of(order), graph.placement.features, bytes, BufferClass::features).run();
+  }
   if (graph.description.hidden == 0) return;
   for (const auto& use : boundaries_of(order)) add_boundary(graph, use);
   add_last_boundary(graph);
