@@ -193,7 +193,7 @@ def compared(given: tuple[Any, ...], samples: list[dict[str, Any]], machine: dic
     """How far placements are apart is the median of the samples', too; the plans are those of the middle error."""
     from spillway.machine import auto
     from spillway.model.spec import model_spec, verified
-    from spillway.run.machines import traced
+    from spillway.run.described_work import traced
 
     config = auto.settled(configuration(*given))
     found = verified(model_spec(config, only_plan=True))

@@ -34,6 +34,7 @@ void bind_summary(nb::module_& module) {
   bind_fields<NetworkBytes>(module, "NetworkBytes", "Bytes to and from other processes.");
   bind_fields<SpillSeconds>(module, "SpillSeconds", "Seconds of a step by which spilling a layer is decided.");
   bind_fields<PlannedActivations>(module, "PlannedActivations", "Activations that autograd saves of layers.");
+  bind_fields<PlannedFeatures>(module, "PlannedFeatures", "Features of images.");
   bind_fields<PlannedBlocks>(module, "PlannedBlocks", "Blocks by the work of the device with them.");
   bind_fields<PlannedValue>(module, "PlannedValue", "One value of an axis, and the plan with it.");
   bind_fields<PlannedDecision>(module, "PlannedDecision", "An axis of which values were compared.");

@@ -76,11 +76,11 @@ void bind_description(nb::module_& module) {
       module, "Description", "The model and the largest step it will be asked for.", kComputeType, kWeightType,
       kOptimizer, kStateFormat, Field("seed", &Description::seed), Field("blocks", &Description::blocks),
       Field("tied_head", &Description::tied_head), Field("hidden_size", &Description::hidden_size),
-      Field("tokens", &Description::tokens), Field("micro_batches", &Description::micro_batches),
-      Field("accumulation", &Description::accumulation), Field("virtual_ranks", &Description::virtual_ranks),
-      Field("shard_frozen", &Description::shard_frozen), Field("world", &Description::world),
-      Field("step_tokens", &Description::step_tokens), Field("chunk_elements", &Description::chunk_elements),
-      Field("refits", &Description::refits))
+      Field("tokens", &Description::tokens), Field("feature_bytes", &Description::feature_bytes),
+      Field("micro_batches", &Description::micro_batches), Field("accumulation", &Description::accumulation),
+      Field("virtual_ranks", &Description::virtual_ranks), Field("shard_frozen", &Description::shard_frozen),
+      Field("world", &Description::world), Field("step_tokens", &Description::step_tokens),
+      Field("chunk_elements", &Description::chunk_elements), Field("refits", &Description::refits))
       .def_static("parse", &spillway::plan::parse_description, nb::arg("text"))
       .def("to_json", [](const Description& self) { return spillway::plan::to_json(self); });
 }

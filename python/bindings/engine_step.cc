@@ -29,7 +29,7 @@ struct PyPass {
   std::size_t block = 0, slice = 0;
   std::uint64_t first_row = 0, rows = 0;
   std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0, spilled = 0;
-  std::uint64_t spilled_bytes = 0;
+  std::uint64_t spilled_bytes = 0, features = 0, feature_bytes = 0;
 };
 
 PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
@@ -49,7 +49,9 @@ PyPass convert(const Engine& engine, const spillway::BlockPass& pass) {
           offset(pass.hidden_gradient),
           offset(pass.accumulator),
           offset(pass.spilled),
-          pass.spilled_bytes};
+          pass.spilled_bytes,
+          offset(pass.features),
+          pass.feature_bytes};
 }
 
 void bind_values(nb::module_& module) {
@@ -275,7 +277,9 @@ void bind_engine_step(nb::module_& module, PyEngine& engine) {
       .def_ro("hidden_gradient", &PyPass::hidden_gradient)
       .def_ro("accumulator", &PyPass::accumulator)
       .def_ro("spilled", &PyPass::spilled)
-      .def_ro("spilled_bytes", &PyPass::spilled_bytes);
+      .def_ro("spilled_bytes", &PyPass::spilled_bytes)
+      .def_ro("features", &PyPass::features)
+      .def_ro("feature_bytes", &PyPass::feature_bytes);
   bind_values(module);
   bind_passes(engine);
   bind_gradients(engine);

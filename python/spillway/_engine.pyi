@@ -166,6 +166,7 @@ class Description:
         tied_head: bool | None = None,
         hidden_size: int | None = None,
         tokens: int | None = None,
+        feature_bytes: int | None = None,
         micro_batches: int | None = None,
         accumulation: int | None = None,
         virtual_ranks: int | None = None,
@@ -184,6 +185,7 @@ class Description:
     tied_head: bool
     hidden_size: int
     tokens: int  # most per step that this process computes
+    feature_bytes: int
     micro_batches: int  # most parts per step by which gradients are summed
     accumulation: int  # most micro-batches per step; 0: one for each part
     virtual_ranks: int  # groups of parts that are summed by themselves; gradients come group by group
@@ -689,6 +691,8 @@ class PassSeconds:
         tail_forward: float | None = None,
         tail_backward: float | None = None,
         between: float | None = None,
+        entry_forward: float | None = None,
+        entry_backward: float | None = None,
     ) -> None: ...
     forward: float
     backward: float
@@ -699,6 +703,8 @@ class PassSeconds:
     tail_forward: float  # of the last layer block when a head follows
     tail_backward: float  # the same
     between: float  # once a step, beside its passes
+    entry_forward: float
+    entry_backward: float
 
     def scaled(self, factor: float) -> PassSeconds:
         """The same of passes that take so many times as long."""
@@ -897,6 +903,8 @@ class StepWork:
         key: int | None = None,
         feed_forward: int | None = None,
         trace: Trace | None = None,
+        host_bytes: int | None = None,
+        device_bytes: int | None = None,
     ) -> None: ...
     sequence: int  # tokens of a row
     batch: int  # rows
@@ -904,6 +912,8 @@ class StepWork:
     key: int  # the same
     feed_forward: int  # width
     trace: Trace | None  # None: work is derived from shapes
+    host_bytes: int
+    device_bytes: int
 
 class MachineRequest:
     """The request to a described machine."""
@@ -1022,6 +1032,13 @@ class PlannedActivations:
     spill_tier: str | None  # where they go; None: no layer spills
     spill_why: str | None  # for people
     seconds_of_a_layer: SpillSeconds | None
+
+class PlannedFeatures:
+    """Features of images."""
+
+    def __init__(self, *, bytes: int | None = None, tier: str | None = None) -> None: ...
+    bytes: int
+    tier: str
 
 class PlannedBlocks:
     """Blocks of layers, and slices of a head, by the work of the device with them."""
@@ -1259,6 +1276,7 @@ class PlanSummary:
         device_bytes_per_step: LinkBytes | None = None,
         boundary_activations: Mapping[str, int] | None = None,
         saved_activations: PlannedActivations | None = None,
+        image_features: PlannedFeatures | None = None,
         device_blocks: PlannedBlocks | None = None,
         decisions: Sequence[PlannedDecision] | None = None,
         path_bytes_per_step: Mapping[str, PathBytes] | None = None,
@@ -1296,6 +1314,7 @@ class PlanSummary:
     device_bytes_per_step: LinkBytes | None  # None: there is no device
     boundary_activations: dict[str, int] | None  # number by tier
     saved_activations: PlannedActivations | None  # None: the caller did not describe them
+    image_features: PlannedFeatures | None
     device_blocks: PlannedBlocks | None  # None: there is no device
     decisions: list[PlannedDecision]
     path_bytes_per_step: dict[str, PathBytes]  # by path
@@ -1862,6 +1881,10 @@ class BlockPass:
     def spilled(self) -> int: ...
     @property
     def spilled_bytes(self) -> int: ...
+    @property
+    def features(self) -> int: ...
+    @property
+    def feature_bytes(self) -> int: ...
 
 class StepUpdate:
     """Values of one update."""

@@ -22,7 +22,9 @@ struct BlockPass {
   /// For a layer that spills what autograd saves of it: forward: where that is to be put, in any form; backward: what
   /// the forward pass of this step has put there.
   std::byte* spilled = nullptr;
-  Bytes spilled_bytes = 0;  ///< there are so many
+  Bytes spilled_bytes = 0;        ///< there are so many
+  std::byte* features = nullptr;  ///< the same for features of images, of the first layer
+  Bytes feature_bytes = 0;        ///< there are so many
 };
 
 }  // namespace spillway::execute

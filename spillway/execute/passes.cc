@@ -123,6 +123,8 @@ BlockPass Passes::describe(const plan::Pass& pass) const {
   out.accumulator = reinterpret_cast<float*>(at(pass[Operand::head_sums]));
   out.spilled = at(pass[Operand::saved]);
   if (pass[Operand::saved] != kNone) out.spilled_bytes = schedule_.buffers[pass[Operand::saved]].bytes;
+  out.features = at(pass[Operand::features]);
+  if (pass[Operand::features] != kNone) out.feature_bytes = schedule_.buffers[pass[Operand::features]].bytes;
   if (traits(pass.kind).of_layer) return out;
   const auto& block = layout_.blocks()[pass.block];
   const auto& chunk = layout_.chunks()[block.first_chunk + pass.slice];

@@ -51,7 +51,9 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     }
   }
   const auto add_numbered = [&](const plan::Object& what, Bytes size) {
-    add(what.kind, what.index, size, text(traits(what.kind).words, " ", what.index));
+    const auto& kind = traits(what.kind);
+    const auto number = kind.numbered == plan::Numbered::alone ? std::string() : text(" ", what.index);
+    add(what.kind, what.index, size, kind.words + number);
   };
   for (const auto& task : plan.schedule.tasks) {
     const auto& kind = traits(task.what.kind);

@@ -62,6 +62,7 @@ json args_of(const plan::Schedule& schedule, const plan::Task& task, Bytes bytes
     add("output_node", pass[plan::Operand::output]);
     add("gradient_node", pass[plan::Operand::gradient]);
     add("saved_node", pass[plan::Operand::saved]);
+    add("features_node", pass[plan::Operand::features]);
   }
   return out;
 }

@@ -77,6 +77,8 @@ class Aside {
       auto& it = placement_.boundaries[i];
       if (it.on_host() && !it.has_device_copy()) it.node = give(bytes, problem_.budget.placement.activation_on);
     }
+    if (!has_features(problem_.description, problem_.layout) || !placement_.features.on_host()) return;
+    placement_.features.node = give(problem_.description.feature_bytes, problem_.budget.placement.activation_on);
   }
 
   const Problem problem_;

@@ -186,6 +186,7 @@ class Describer {
     const auto& trace = request_.work.trace;
     const bool traced = trace && compute.knows_operations();
     out_.seconds = traced ? traced_seconds(trace->passes, compute) : derived_seconds(compute);
+    if (trace && !traced) set_entry(trace->passes, compute);
     out.attention_seconds = trace ? traced_attention(trace->passes, compute) : 0.0;
     const auto work = trace ? traced_work(*trace, compute, traced) : derived_work();
     set_work(work);
@@ -257,11 +258,19 @@ class Describer {
   void set_work(const Work& work) {
     if (gpu_) {
       const auto& gpu = profile_.gpus.front();
-      out_.device->work = gpu.reserved + static_cast<Bytes>(work.bytes);
-      out_.work_bytes = gpu.shares_dram ? gpu.reserved + static_cast<Bytes>(work.bytes) : 0;
+      out_.device->work = gpu.reserved + static_cast<Bytes>(work.bytes) + request_.work.device_bytes;
+      out_.work_bytes = gpu.shares_dram ? out_.device->work : 0;
     } else {
       out_.work_bytes = static_cast<Bytes>(work.bytes);
     }
+    out_.work_bytes += request_.work.host_bytes;
+  }
+
+  /// Seconds in which images become features, by their products, where nothing else of a trace has rates.
+  void set_entry(const TracedPasses& passes, const ComputeRates& compute) {
+    const auto times = static_cast<double>(description_.count_own_accumulation());
+    out_.seconds.entry_forward = seconds_of(passes, "entry_forward", times, compute);
+    out_.seconds.entry_backward = seconds_of(passes, "entry_backward", times, compute);
   }
 
   const Description description_;

@@ -33,6 +33,8 @@ struct StepWork {
   std::uint64_t sequence = 1, batch = 1;               ///< tokens of a row, rows
   std::uint64_t query = 1, key = 1, feed_forward = 1;  ///< widths
   std::optional<Trace> trace = {};                     ///< empty: work is derived from shapes
+  /// Bytes of images beside the working set, in host memory and in the memory of a GPU that computes.
+  Bytes host_bytes = 0, device_bytes = 0;
 };
 
 /// The request to a described machine.

@@ -57,12 +57,11 @@ inline constexpr auto kFields<plan::Trace> = std::tuple(Field("passes", &plan::T
                                                         Field("few", &plan::Trace::few));
 
 template <>
-inline constexpr auto kFields<plan::StepWork> = std::tuple(Field("sequence", &plan::StepWork::sequence),
-                                                           Field("batch", &plan::StepWork::batch),
-                                                           Field("query", &plan::StepWork::query),
-                                                           Field("key", &plan::StepWork::key),
-                                                           Field("feed_forward", &plan::StepWork::feed_forward),
-                                                           Field("trace", &plan::StepWork::trace));
+inline constexpr auto kFields<plan::StepWork> =
+    std::tuple(Field("sequence", &plan::StepWork::sequence), Field("batch", &plan::StepWork::batch),
+               Field("query", &plan::StepWork::query), Field("key", &plan::StepWork::key),
+               Field("feed_forward", &plan::StepWork::feed_forward), Field("trace", &plan::StepWork::trace),
+               Field("host_bytes", &plan::StepWork::host_bytes), Field("device_bytes", &plan::StepWork::device_bytes));
 
 template <>
 inline constexpr auto kFields<plan::MachineRequest> = std::tuple(Field("settings", &plan::MachineRequest::settings),

@@ -40,6 +40,9 @@ struct Description {
   std::uint64_t step_tokens = 0;         ///< most tokens of a step, of all processes; 0: `tokens`
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   optim::RefitRule refits = {};  ///< of tensors that are reduced
+  /// Features of images, of all micro-batches of the largest step that this process computes: bytes that the forward
+  /// pass of the first layer makes and its backward pass reads.
+  Bytes feature_bytes = 0;
 
   [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute_dtype.value_or(weight_dtype); }
   /// True if layers multiply in a wider type than the type of the stored weights.
@@ -343,15 +346,16 @@ struct Rates {
   double update_beside = 0;      ///< elements per second, one thread while compute has all cores; 0 = unknown
   double compute_beside = 0;     ///< share of its speed that compute keeps then; 0 = unknown: cores are shared fairly
   double io_cores = 0.1;         ///< cores that compute loses to the paths at full speed
-  double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
-  double kept_forward = 0, kept_backward = 0;  ///< the same of one that keeps what autograd saves
-  double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
-  double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
-  double between = 0;                          ///< once a step: prologue, embedding, hand-over
-  double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
-  double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
-  double copy = 0;                             ///< bytes per second within DRAM, one thread
-  double device_update = 0;                    ///< elements per second of the update on the device
+  double forward = 0, backward = 0;              ///< one layer block of average size, all micro-batches
+  double kept_forward = 0, kept_backward = 0;    ///< the same of one that keeps what autograd saves
+  double head_loss = 0, head_gradient = 0;       ///< one slice, all micro-batches
+  double tail_forward = 0, tail_backward = 0;    ///< the last layer block when a head follows
+  double entry_forward = 0, entry_backward = 0;  ///< of the first layer block: images become features
+  double between = 0;                            ///< once a step: prologue, embedding, hand-over
+  double to_device = 0, from_device = 0;         ///< bytes per second of the device's link, both at once
+  double copy_latency = 0;                       ///< seconds that a copy takes beside its bytes
+  double copy = 0;                               ///< bytes per second within DRAM, one thread
+  double device_update = 0;                      ///< elements per second of the update on the device
   double network = 0;          ///< bytes per second between this process and others, each way; of other machines
   double network_inside = 0;   ///< the same and those of its machine; 0: as `network`
   double network_latency = 0;  ///< seconds that a transfer there takes beside its bytes

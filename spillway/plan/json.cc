@@ -97,6 +97,7 @@ Description parse_description(const std::string& input) {
   out.tied_head = get<bool>(object, "tied_head", false);
   out.hidden_size = count(object, "hidden_size");
   out.tokens = count(object, "tokens");
+  out.feature_bytes = count(object, "feature_bytes", 0);
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.accumulation = count(object, "accumulation", 0);
   out.virtual_ranks = std::max<std::uint64_t>(1, count(object, "virtual_ranks", 1));
@@ -156,6 +157,7 @@ std::string to_json(const Description& description) {
            {"tied_head", description.tied_head},
            {"blocks", json::array()}};
   if (description.shard_frozen) out["shard_frozen"] = true;
+  if (description.feature_bytes > 0) out["feature_bytes"] = description.feature_bytes;
   for (const auto& block : description.blocks) {
     out["blocks"].push_back(json_of(block));
     for (const auto& tensor : block.tensors) {

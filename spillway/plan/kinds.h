@@ -126,6 +126,7 @@ enum class ObjectKind : std::uint8_t {
   refit_record,     ///< of a chunk, for its refit
   auxiliary,        ///< fields of a chunk, but the record
   saved,            ///< by autograd of a layer, by layer
+  features,         ///< of images
   change,           ///< of a reduced chunk, in the reduced shape, with the auxiliary fields that it goes through
 };
 
@@ -151,7 +152,7 @@ struct ObjectTraits {
 }
 inline constexpr std::uint8_t kEveryTransfer = lane_bits({Lane::read, Lane::write, Lane::to_device, Lane::from_device});
 
-inline constexpr std::array<ObjectTraits, 12> kObjects = {{
+inline constexpr std::array<ObjectTraits, 13> kObjects = {{
     {"pass", "c1", Numbered::by_number, 0},
     {"chunk", "c4", Numbered::by_chunk, 0},
     {.name = "weight",
@@ -186,6 +187,7 @@ inline constexpr std::array<ObjectTraits, 12> kObjects = {{
     {"record", "c7", Numbered::by_chunk, lane_bits({Lane::from_device}), true},
     {"projectors", "c2", Numbered::by_chunk, lane_bits({Lane::to_device}), true},
     {"saved activations", "c8", Numbered::by_layer, kEveryTransfer, false, "saved activations of layer"},
+    {"vision features", "c8", Numbered::alone, kEveryTransfer, false, "features of images"},
     {"change", "c4", Numbered::by_chunk, lane_bits({Lane::to_device})},
 }};
 
@@ -216,8 +218,9 @@ enum class PassKind : std::uint8_t {
 /// Seconds of a pass; for a layer, of one of average size. Null if it takes no time of its own, or is of no layer.
 struct PassRates {
   double Rates::*seconds = nullptr;
-  double Rates::*kept = nullptr;  ///< where the layer keeps what autograd saves
-  double Rates::*last = nullptr;  ///< of the last layer
+  double Rates::*kept = nullptr;   ///< where the layer keeps what autograd saves
+  double Rates::*last = nullptr;   ///< of the last layer
+  double Rates::*entry = nullptr;  ///< of the first layer, beside those of a layer
 };
 
 struct PassTraits {
@@ -240,7 +243,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
      true,
      false,
      1,
-     {&Rates::forward, &Rates::kept_forward, &Rates::tail_forward}},
+     {&Rates::forward, &Rates::kept_forward, &Rates::tail_forward, &Rates::entry_forward}},
     {"head loss", "head_loss", "c2", Phase::head_loss, false, false, 1, {&Rates::head_loss}},
     {"head gradient", "head_gradient", "c2", Phase::backward, false, false, 1, {&Rates::head_gradient}},
     {"backward",
@@ -250,7 +253,7 @@ inline constexpr std::array<PassTraits, 6> kPasses = {{
      true,
      false,
      3,
-     {&Rates::backward, &Rates::kept_backward, &Rates::tail_backward}},
+     {&Rates::backward, &Rates::kept_backward, &Rates::tail_backward, &Rates::entry_backward}},
     {"embedding backward", "embedding_backward", "c3", Phase::backward, false, true, 0, {&Rates::between}},
 }};
 

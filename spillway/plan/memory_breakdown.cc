@@ -9,8 +9,8 @@
 namespace spillway::plan {
 namespace {
 
-constexpr std::array kNames = {"weight",  "state",   "grad", "activation",         "window",
-                               "staging", "scratch", "undo", "spilled activations"};
+constexpr std::array kNames = {"weight",  "state",   "grad", "activation",          "window",
+                               "staging", "scratch", "undo", "spilled activations", "vision features"};
 
 /// Bytes of every class at a position.
 using Held = std::array<std::int64_t, kNames.size()>;

@@ -8,11 +8,11 @@
 namespace spillway::plan {
 namespace {
 
-/// Seconds in which a layer that spills copies to its source buffer, or stays on another tier; backward reads it there,
-/// too.
-double copy_of_saved(const Schedule& schedule, const Pass& pass, const Rates& rates) {
-  if (pass[Operand::saved] == kNone) return 0;
-  const auto& buffer = schedule.buffers[pass[Operand::saved]];
+/// Seconds in which a layer copies saved activations or features to their source buffer, or to another tier; backward
+/// reads them there, too.
+double copy_of(Operand what, const Schedule& schedule, const Pass& pass, const Rates& rates) {
+  if (pass[what] == kNone) return 0;
+  const auto& buffer = schedule.buffers[pass[what]];
   if (buffer.on_device() || (traits(pass.kind).phase == Phase::backward && buffer.node == 0)) return 0;
   auto rate = rates.copy;
   if (buffer.node > 0 && buffer.node < rates.nodes.size()) {
@@ -48,14 +48,22 @@ double seconds_near(const Schedule& schedule, const state::Layout& layout, const
   if (rates.tail_forward > 0 && layers > 1) average -= size_of(last), --layers;
   average /= static_cast<double>(layers);
   const auto seconds = it.saved != Saved::recompute ? pass.rates.kept : pass.rates.seconds;
-  return rates.*seconds * size_of(it.block) / average + copy_of_saved(schedule, it, rates);
+  return rates.*seconds * size_of(it.block) / average + copy_of(Operand::saved, schedule, it, rates);
+}
+
+/// Seconds of the first layer's passes beside those of a layer: images become features, and these are kept.
+double entry_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, const Pass& it) {
+  const auto& pass = traits(it.kind);
+  if (!pass.of_layer || it.block != layout.layers().front()) return 0;
+  return rates.*pass.rates.entry + copy_of(Operand::features, schedule, it, rates);
 }
 
 }  // namespace
 
 double pass_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index pass) {
   const auto& it = schedule.passes[pass];
-  return seconds_near(schedule, layout, rates, it) + seconds_aside(schedule, it, rates);
+  return seconds_near(schedule, layout, rates, it) + seconds_aside(schedule, it, rates) +
+         entry_seconds(schedule, layout, rates, it);
 }
 
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,

@@ -130,4 +130,8 @@ Index first_backward(const state::Layout& layout) {
   return layer;
 }
 
+bool has_features(const Description& description, const state::Layout& layout) {
+  return description.feature_bytes > 0 && !layout.layers().empty() && first_backward(layout) == 0;
+}
+
 }  // namespace spillway::plan

@@ -81,7 +81,8 @@ struct Placement {
   /// Boundary activation i, the input of layer i, between forward and backward: where it waits on the host's side, and
   /// whether a copy stays on the device instead.
   std::vector<Residence> boundaries;
-  bool device = false;  ///< passes compute on a device with memory of its own
+  Residence features = {};  ///< of images, the same
+  bool device = false;      ///< passes compute on a device with memory of its own
 
   bool operator==(const Placement&) const = default;
   [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
@@ -132,5 +133,8 @@ void keep_own_weights(const Description& description, const state::Layout& layou
 /// The lowest layer that has a backward pass, counted over the layer blocks: the first in which something is trainable;
 /// all have one when an embedding is trainable, and their number is returned when none has.
 [[nodiscard]] Index first_backward(const state::Layout& layout);
+
+/// True if features of images wait from the first layer's forward pass for its backward pass.
+[[nodiscard]] bool has_features(const Description& description, const state::Layout& layout);
 
 }  // namespace spillway::plan

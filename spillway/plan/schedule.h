@@ -101,6 +101,7 @@ enum class BufferClass : std::uint8_t {
   scratch,     ///< fp32 sums, hidden gradient, converted weights
   undo,        ///< old versions of chunks that are updated early
   spilled,     ///< what autograd saved of layers, on its way to a path and back
+  features,    ///< of images, from the forward pass of the first layer to its backward pass, or on their way
 };
 
 struct Buffer {
@@ -140,6 +141,7 @@ enum class Operand : std::uint8_t {
   hidden_gradient,  ///< gradient of the boundary activation, replaced in place
   head_sums,        ///< fp32 gradient of hidden states, over the slices of a head
   saved,            ///< of a layer that spills: tensors that autograd saves
+  features,         ///< of the first layer: features of images
   gradient,         ///< rounded
   gradient_sums,    ///< fp32
   sent_sums,        ///< several processes: gradient_sums on the host
@@ -150,7 +152,7 @@ enum class Operand : std::uint8_t {
   received_rows,    ///< several processes: sums of rows that others make for this one
   machine_rows,     ///< several machines of several processes: sums of rows that this one adds for its machine
 };
-inline constexpr std::size_t kOperands = 17;
+inline constexpr std::size_t kOperands = 18;
 [[nodiscard]] constexpr std::array<Index, kOperands> no_operands() noexcept {
   std::array<Index, kOperands> out{};
   out.fill(kNone);

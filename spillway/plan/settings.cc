@@ -148,6 +148,8 @@ void add_seconds(Rates& out, const PassSeconds& seconds) {
   out.tail_forward = seconds.tail_forward;
   out.tail_backward = seconds.tail_backward;
   out.between = seconds.between;
+  out.entry_forward = seconds.entry_forward;
+  out.entry_backward = seconds.entry_backward;
 }
 
 }  // namespace

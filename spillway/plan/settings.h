@@ -67,8 +67,9 @@ struct PassSeconds {
   std::optional<double> kept_forward = {};   ///< of a layer that keeps what autograd saves; empty: as forward
   std::optional<double> kept_backward = {};  ///< empty: a forward pass less than backward
   double head_loss = 0, head_gradient = 0;
-  double tail_forward = 0, tail_backward = 0;  ///< of the last layer block when a head follows
-  double between = 0;                          ///< once a step, beside its passes
+  double tail_forward = 0, tail_backward = 0;    ///< of the last layer block when a head follows
+  double between = 0;                            ///< once a step, beside its passes
+  double entry_forward = 0, entry_backward = 0;  ///< of the first layer beside a layer's: images become features
 
   bool operator==(const PassSeconds&) const = default;
 };

@@ -85,7 +85,8 @@ inline constexpr auto kFields<plan::PassSeconds> = std::tuple(
     Field("kept_forward", &plan::PassSeconds::kept_forward), Field("kept_backward", &plan::PassSeconds::kept_backward),
     Field("head_loss", &plan::PassSeconds::head_loss), Field("head_gradient", &plan::PassSeconds::head_gradient),
     Field("tail_forward", &plan::PassSeconds::tail_forward), Field("tail_backward", &plan::PassSeconds::tail_backward),
-    Field("between", &plan::PassSeconds::between));
+    Field("between", &plan::PassSeconds::between), Field("entry_forward", &plan::PassSeconds::entry_forward),
+    Field("entry_backward", &plan::PassSeconds::entry_backward));
 
 template <>
 inline constexpr auto kFields<plan::EngineSettings> = std::tuple(

@@ -98,6 +98,14 @@ void add_boundaries(PlanSummary& out, const Plan& plan, const state::Layout& lay
   out.boundary_activations = std::move(counts);
 }
 
+std::optional<PlannedFeatures> summarize_features(const Plan& plan, const Description& description,
+                                                  const state::Layout& layout, const Budget& budget) {
+  if (!has_features(description, layout)) return std::nullopt;
+  const auto& home = plan.placement.features;
+  return PlannedFeatures{.bytes = description.feature_bytes,
+                         .tier = home.in_memory() ? memory_name(budget, home.node) : "paths"};
+}
+
 /// Bytes and seconds of spilling.
 void add_spilling(PlannedActivations& out, const Plan& plan, const Budget& budget) {
   const auto& cost = plan.spill_cost;
@@ -305,6 +313,7 @@ PlanSummary summarize(const Plan& plan, const Description& description, const st
   add_device_memory(out, plan, budget);
   if (description.hidden_size > 0) add_boundaries(out, plan, layout, budget);
   out.saved_activations = summarize_saved(plan, budget);
+  out.image_features = summarize_features(plan, description, layout, budget);
   out.device_blocks = summarize_blocks(plan, description, layout);
   out.decisions = summarize_decisions(plan);
   add_paths(out, plan, budget);

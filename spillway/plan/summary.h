@@ -65,6 +65,12 @@ struct PlannedActivations {
   std::optional<SpillSeconds> seconds_of_a_layer = {};
 };
 
+/// Features of images, from the first layer's forward pass to its backward pass.
+struct PlannedFeatures {
+  Bytes bytes = 0;
+  std::string tier;  ///< where they lie meanwhile; "paths": they are spilled
+};
+
 /// Blocks of layers, and slices of a head, by the work of the device with them.
 struct PlannedBlocks {
   std::uint64_t state_and_update = 0;           ///< device-resident
@@ -178,6 +184,7 @@ struct PlanSummary {
   std::optional<LinkBytes> device_bytes_per_step = {};                            ///< none: there is no device
   std::optional<std::map<std::string, std::uint64_t>> boundary_activations = {};  ///< number by tier
   std::optional<PlannedActivations> saved_activations = {};  ///< none: the caller did not describe them
+  std::optional<PlannedFeatures> image_features = {};        ///< none: no features wait
   std::optional<PlannedBlocks> device_blocks = {};           ///< none: there is no device
   std::vector<PlannedDecision> decisions = {};
   std::map<std::string, PathBytes> path_bytes_per_step = {};  ///< by path

@@ -48,6 +48,10 @@ inline constexpr auto kFields<plan::PlannedActivations> = std::tuple(
     Field("seconds_of_a_layer", &plan::PlannedActivations::seconds_of_a_layer));
 
 template <>
+inline constexpr auto kFields<plan::PlannedFeatures> = std::tuple(Field("bytes", &plan::PlannedFeatures::bytes),
+                                                                  Field("tier", &plan::PlannedFeatures::tier));
+
+template <>
 inline constexpr auto kFields<plan::PlannedBlocks> =
     std::tuple(Field("state_and_update", &plan::PlannedBlocks::state_and_update),
                Field("streamed_state_and_update", &plan::PlannedBlocks::streamed_state_and_update),
@@ -144,6 +148,7 @@ inline constexpr auto kFields<plan::PlanSummary> = std::tuple(
     Field("device_bytes_per_step", &plan::PlanSummary::device_bytes_per_step),
     Field("boundary_activations", &plan::PlanSummary::boundary_activations),
     Field("saved_activations", &plan::PlanSummary::saved_activations),
+    Field("image_features", &plan::PlanSummary::image_features),
     Field("device_blocks", &plan::PlanSummary::device_blocks), Field("decisions", &plan::PlanSummary::decisions),
     Field("path_bytes_per_step", &plan::PlanSummary::path_bytes_per_step),
     Field("drive_life", &plan::PlanSummary::drive_life), Field("far_drives", &plan::PlanSummary::far_drives),

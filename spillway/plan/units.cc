@@ -8,11 +8,12 @@
 namespace spillway::plan {
 namespace {
 
-/// Home of the group's object of a chunk, or of that boundary.
+/// Home of the group's object of a chunk, or of that boundary; behind the last one come features of images.
 template <class Residencies>
 auto& home_of(Residencies& placement, Group group, Index i) {
   const auto home = traits(group).home;
-  return home == nullptr ? placement.boundaries[i] : placement.chunks[i].*home;
+  if (home != nullptr) return placement.chunks[i].*home;
+  return i < placement.boundaries.size() ? placement.boundaries[i] : placement.features;
 }
 
 void keep(Placement& placement, const Unit& unit) {
@@ -36,6 +37,7 @@ Placement least_placement(const Problem& problem, Placement device) {
   if (problem.description.is_shared())
     keep_own_weights(problem.description, problem.layout, device, problem.decisions.own_weights);
   for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].keep();
+  if (!has_features(problem.description, problem.layout)) device.features.keep();
   return device;
 }
 
@@ -55,6 +57,9 @@ void Units::list(Group group) {
   for (auto i = first_backward(problem_.layout); i < fixed_.boundaries.size(); ++i) {
     units_.push_back({group, i, 1, bytes, bytes});
   }
+  if (!has_features(problem_.description, problem_.layout)) return;
+  const auto features = problem_.description.feature_bytes;
+  units_.push_back({group, static_cast<Index>(fixed_.boundaries.size()), 1, features, features});
 }
 
 void Units::list_block(Group group, const state::Block& block) {

@@ -30,10 +30,10 @@ inline constexpr std::array<GroupTraits, 4> kGroups = {{
 }
 
 /// Smallest set that becomes resident: a layer's weights or gradients, one slice of a table, one boundary activation,
-/// one chunk's state.
+/// the features of all images, one chunk's state.
 struct Unit {
   Group group = Group::weight;
-  Index first = 0;  ///< chunk; boundary for activations
+  Index first = 0;  ///< chunk; boundary for activations, and their number for features of images
   Index count = 1;
   Bytes bytes = 0;
   Bytes all = 0;  ///< the same, with what other processes keep of weights: what a share of them is of

@@ -111,6 +111,7 @@ inline std::vector<device::fake::Range> ranges_of(const BlockPass& pass, const E
   if (backward) add(pass.hidden_gradient, hidden, true);
   if (backward || head_gradient) add(pass.accumulator, sums, head_gradient);
   add(pass.spilled, sums, forward);
+  add(pass.features, sums, forward);
   return out;
 }
 

@@ -265,8 +265,9 @@ class Toy {
     const auto in = see(pass.input), out = see(pass.output);
     for (std::uint64_t i = 0; first && i < n; ++i) in.set(i, 0.5F);
     for (std::uint64_t i = 0; i < n; ++i) out.set(i, in[i] * factor + 0.01F * static_cast<float>(i % 3));
-    auto* spilled = reinterpret_cast<float*>(pass.spilled);
-    for (std::uint64_t i = 0; spilled != nullptr && i < n; ++i) spilled[i] = in[i];
+    for (auto* kept : {reinterpret_cast<float*>(pass.spilled), reinterpret_cast<float*>(pass.features)}) {
+      for (std::uint64_t i = 0; kept != nullptr && i < n; ++i) kept[i] = in[i];
+    }
   }
 
   void head_gradient(const BlockPass& pass, const state::Block& block, std::uint64_t n) {
@@ -311,9 +312,9 @@ class Toy {
       }
     }
     compute([=, hidden = see(pass.hidden_gradient), in = see(pass.input)] {
-      const auto* spilled = reinterpret_cast<const float*>(pass.spilled);
+      const auto* kept = reinterpret_cast<const float*>(pass.spilled != nullptr ? pass.spilled : pass.features);
       for (std::uint64_t i = 0; i < n; ++i) {
-        const auto from = spilled != nullptr ? spilled[i] : in[i];
+        const auto from = kept != nullptr ? kept[i] : in[i];
         hidden.set(i, hidden[i] * 0.9F + from * 1e-3F + *factor);
       }
     });

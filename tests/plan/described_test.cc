@@ -260,6 +260,23 @@ TEST(Described, AGpuWithRatesOfOperationsIsTimedByTheTrace) {
   EXPECT_EQ(described(asked, profile).seconds.forward, 4 * 3) << "of each of four micro-batches";
 }
 
+TEST(Described, ImagesTakeTheirBytesAndTheSecondsOfTheirTower) {
+  auto asked = traced(0.5);
+  const auto without = described(asked, with_operations()), without_gpu = described(asked);
+  asked.work.host_bytes = 3 * MiB;
+  asked.work.device_bytes = 5 * MiB;
+  asked.work.trace->passes["entry_forward"] = traced_pass(4096);
+  const auto cpus = described(asked, with_operations()), gpu = described(asked);
+  EXPECT_EQ(cpus.work_bytes, without.work_bytes + 3 * MiB);
+  EXPECT_EQ(gpu.work_bytes, 3 * MiB);
+  EXPECT_EQ(gpu.device->work, without_gpu.device->work + 5 * MiB);
+  for (const auto* found : {&cpus, &gpu}) {
+    EXPECT_GT(found->seconds.entry_forward, 0);
+    EXPECT_EQ(found->seconds.entry_backward, 0);
+  }
+  EXPECT_EQ(without.seconds.entry_forward, 0);
+}
+
 TEST(Described, MemoryThatAGpuSharesIsNotGivenTwice) {
   auto profile = workstation();
   profile.gpus.front().memory = profile.dram_total;

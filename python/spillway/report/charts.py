@@ -12,6 +12,7 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 24, 14, 34
 CLASSES = {
     "weight": "c5", "window": "c1", "state": "c6", "staging": "c4", "grad": "c7", "activation": "c8", "scratch": "c2",
     "undo": "c3", "spilled activations": "c8",
+    "vision features": "c8",
 }  # fmt: skip
 
 

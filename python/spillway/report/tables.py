@@ -31,6 +31,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         device_blocks(plan),
         boundary_activations(plan),
         saved_activations(plan),
+        image_features(plan),
         remote_drives(plan),
         reductions.of_plan(plan),
         updates(plan),
@@ -90,6 +91,15 @@ def boundary_activations(plan: Plan) -> str:
         return ""
     where = ", ".join(f"{count} on {tier}" for tier, count in found.items())
     return f"Boundary activations from forward to backward: {where}."
+
+
+def image_features(plan: Plan) -> str:
+    """The tier of features of images from forward to backward; empty without any."""
+    features = plan.get("image_features")
+    if not features:
+        return ""
+    verb = "are spilled to" if features["tier"] == "paths" else "stay in"
+    return f"Features of images from forward to backward: {size(features['bytes'])} {verb} {features['tier']}."
 
 
 def saved_activations(plan: Plan) -> str:

@@ -37,6 +37,7 @@ from spillway.model.source.library import find_fp32_names
 from spillway.model.spec import Verified
 from spillway.run import experts_met, replays, room
 from spillway.run.alike import agree_settings
+from spillway.run.image_rows import count_image_tokens
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
@@ -80,12 +81,14 @@ class PlannedEngine:
 def engine_spec(profiled: Profiled, keeping: Keeping, world: World) -> EngineSpec:
     spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
     config, meta_model = spec.config, spec.meta_model
-    description = description_of(profiled.verified, profiled.shape, world.ranks)
+    features = profiled.images.features
+    description = description_of(profiled.verified, profiled.shape, world.ranks, features=features)
     recorded = None
     if meta_model.on_demand:
         recorded = world.agreed(lambda: experts_met.read_recorded(config, description))
     if recorded is not None:
-        description = description_of(profiled.verified, profiled.shape, world.ranks, met=recorded.shares())
+        met = recorded.shares()
+        description = description_of(profiled.verified, profiled.shape, world.ranks, met=met, features=features)
     settings = engine_settings(
         config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place, world.ranks.local_world
     )
@@ -220,15 +223,19 @@ def tiles_notice(profiled: Profiled) -> list[str]:
 
 def images_notice(profiled: Profiled) -> list[str]:
     """The bytes of what makes features of images, where there are any."""
-    images, own = profiled.images, profiled.shape.largest_share
-    if profiled.shape.largest_images is None:
+    images, own, largest = profiled.images, profiled.shape.largest_share, profiled.shape.largest_images
+    if largest is None:
         return []
+    tokens = count_image_tokens(profiled.spec.config, profiled.spec.model_config, largest)
+    counted = f"images: a micro-batch has up to {tokens} of their tokens"
     if profiled.spec.meta_model.tower:
-        return [streamed_tower_notice(profiled)]
+        return [streamed_tower_notice(profiled), counted]
     where = "on the GPU" if images.place.on_gpu else "in memory"
     return [
         f"images: the vision tower and its projector are frozen and stay {where} ({size(images.tower)}); a pass of "
-        f"them takes {size(images.computing)}, and the images of a step {size(own * (images.kept + images.pixels))}"
+        f"them takes {size(images.computing)}, the images of a step {size(own * (images.kept + images.pixels))}, and "
+        f"their features {size(own * images.features)}",
+        counted,
     ]
 
 
@@ -313,13 +320,15 @@ def description_of(
     ranks: Ranks = ALONE,
     machines: int | None = None,
     met: Mapping[str, list[float]] | None = None,
+    features: int = 0,
 ) -> Description:
     """The engine's description of the model and of its largest step. `machines`: those of the ranks, unless given.
-    `met`: as of `describe`."""
+    `met`: as of `describe`. `features`: bytes of the features of a micro-batch's images."""
     config, meta_model = verified.spec.config, verified.spec.meta_model
     model = describe(meta_model, work_size(shape, verified.tiles), config.compute_dtype, met)
     model.optimizer, model.state_format, model.seed = config.optim, config.state_format, config.seed
     model.refits = refits(config)
+    model.feature_bytes = shape.largest_share * features
     model.shard_frozen = config.shard_frozen
     if ranks.world > 1:
         several = machines or ranks.machines

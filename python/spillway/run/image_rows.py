@@ -11,6 +11,7 @@ import numpy as np
 from spillway.base.documents import read_json
 from spillway.data.dataset import Dataset
 from spillway.data.images import ImageReader
+from spillway.data.media import media_of
 from spillway.errors import InputError, first_line
 from spillway.model.batches.batch import count_bytes
 from spillway.model.source import hub
@@ -30,6 +31,11 @@ def open_reader(config: Config, model_config: Any, tokenizer: Any) -> ImageReade
     listed = auto_class(model_config)._model_mapping[type(model_config)]
     made = listed[0] if isinstance(listed, tuple) else listed
     return ImageReader(hub.model_directory(config), tokenizer, frozenset(inspect.signature(made.forward).parameters))
+
+
+def count_image_tokens(config: Config, model_config: Any, batch: Batch) -> int:
+    """Tokens of a micro-batch that stand for images."""
+    return sum(int(batch.input_ids.eq(token).sum()) for token in media_of(model_config, config).image_tokens)
 
 
 def take_template(directory: Path, tokenizer: Any) -> None:

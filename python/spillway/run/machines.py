@@ -15,10 +15,11 @@ from spillway.base import stages
 from spillway.base.documents import make_document, parse_json, read_text
 from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
-from spillway.errors import DoesNotFit, InputError, first_line
+from spillway.errors import DoesNotFit, InputError
 from spillway.machine import nodes
-from spillway.run import cluster, replays
-from spillway.run.machine_request import request_of, settings_of, widths
+from spillway.run import cluster, described_images, replays
+from spillway.run.described_work import growing, shape_of, traced, twice_as_long, work_of
+from spillway.run.machine_request import request_of, settings_of
 
 if TYPE_CHECKING:
     from spillway._engine import (
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
         Profile,
         StepWork,
     )
-    from spillway.model.batches.batch import WorkShape
     from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
+    from spillway.run.described_images import DescribedImages
 
 GIB = 2**30
 GROUPS = ("weight", "state", "grad", "activation")
@@ -108,6 +109,7 @@ class Planned:
     several: cluster.Cluster | None
     model: Verified
     trace: StepTrace | None  # None: of this type of model there is none
+    images: DescribedImages | None  # None: rows are text
 
 
 def plan_elsewhere(
@@ -157,17 +159,20 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     config = hub.resolve_commits(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     model = verified(model_spec(config, only_plan=True))
     model.refuse_longer(config.max_length)
+    images = described_images.plan_images(config, model.spec.model_config, model.spec.meta_model, on_gpu, tell)
     stages.say("tracing what its layers do")
-    trace = traced(config, model, tell)
-    asked = ask_plan(config, profile, model, trace, on_gpu)
+    trace = traced(config, model, tell, images=images)
+    asked = ask_plan(config, profile, model, trace, on_gpu, images)
     base = (*unpacked_notice(asked.description), *demand_notice(asked.description))
-    notices = (*joining_notice(shape_of(config, model)), *base)
+    notices = (*joining_notice(shape_of(config, model, images)), *base)
     for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
     engine = asked.engine()
     plan = plan_of(engine, asked, config, several)
-    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace)
+    if images is not None:
+        plan |= images.summarise(asked.described().settings.seconds, shape_of(config, model, images), tell)
+    return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace, images)
 
 
 def plan_of(engine: Engine, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
@@ -197,12 +202,12 @@ def plan_changes(planned: Planned) -> Plan:
     dram = asked.described().settings.dram_budget
     others = list(changes(asked, dram))
     if several is not None and asked.profile.network > 0:  # more than one machine is refused without
-        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.model)
+        more = one_more(several.grown, asked, planned.asked_config, on_gpu, planned.model, planned.images)
     else:
         more = []
     stages.say("planning what more of the machine would change")
     with ThreadPoolExecutor(1) as tracing:  # beside plans, which leave it the interpreter
-        longer = tracing.submit(add_longer_rows, asked, planned.config, planned.model, planned.trace)
+        longer = tracing.submit(add_longer_rows, asked, planned.config, planned.model, planned.trace, planned.images)
         what_if = [outcome(what, other) for what, other in others]
         asked = longer.result()
     what_if += [outcome(what, other) for what, other in [longer_rows(asked), *more]]
@@ -241,7 +246,14 @@ def over(config: Config, several: cluster.Cluster | None) -> Config:
     return config.over(several.ranks)
 
 
-def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: bool, model: Verified) -> list[Change]:
+def one_more(
+    several: cluster.Cluster,
+    asked: Asked,
+    config: Config,
+    on_gpu: bool,
+    model: Verified,
+    images: DescribedImages | None,
+) -> list[Change]:
     """The same asked of so many machines; nothing where there are fewer virtual ranks. Each process's work is as much
     as before where steps grow with the world. `config`: of one process."""
     from spillway.run.engine_spec import description_of
@@ -251,7 +263,8 @@ def one_more(several: cluster.Cluster, asked: Asked, config: Config, on_gpu: boo
     profile = copy.copy(asked.profile)
     profile.machines = several.machines
     grown = choose_compute_dtype(over(config, several), profile, on_gpu)
-    description = description_of(model, shape_of(grown, model), grown.ranks, several.machines)
+    shape, features = shape_of(grown, model, images), images.memory.features if images else 0
+    description = description_of(model, shape, grown.ranks, several.machines, features=features)
     return [("one more machine", replace(asked, description=description, profile=profile))]
 
 
@@ -295,7 +308,14 @@ def product_rate(profile: Profile, dtype: str) -> float:
     return {"bf16": largest.flops_per_second, "fp32": largest.fp32_flops_per_second}.get(dtype, 0.0)
 
 
-def ask_plan(config: Config, profile: Profile, model: Verified, here: StepTrace | None, on_gpu: bool) -> Asked:
+def ask_plan(
+    config: Config,
+    profile: Profile,
+    model: Verified,
+    here: StepTrace | None,
+    on_gpu: bool,
+    images: DescribedImages | None = None,
+) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
     from spillway.model.stream.saved_profile import SavedProfile
     from spillway.run import saved_settings
@@ -305,89 +325,21 @@ def ask_plan(config: Config, profile: Profile, model: Verified, here: StepTrace 
     settings = settings_of(config, on_gpu)
     settings.saved_activations = saved_settings.settings_of(model.spec, saved, model.not_kept, on_gpu)
     request = request_of(config, on_gpu)
-    request.settings, request.work = settings, work_of(config, model, here)
-    description = description_of(model, shape_of(config, model), config.ranks, profile.machines or None)
+    request.settings, request.work = settings, work_of(config, model, here, images)
+    shape, features = shape_of(config, model, images), images.memory.features if images else 0
+    description = description_of(model, shape, config.ranks, profile.machines or None, features=features)
     return Asked(description, request, profile)
 
 
-def add_longer_rows(asked: Asked, config: Config, model: Verified, here: StepTrace | None) -> Asked:
+def add_longer_rows(
+    asked: Asked, config: Config, model: Verified, here: StepTrace | None, images: DescribedImages | None
+) -> Asked:
     """The input with figures for rows of twice the length, and the growth of the working set per token."""
     twice = twice_as_long(config)
-    longer = traced(twice, model, shorter=here)
+    longer = traced(twice, model, shorter=here, images=images)
     request = copy.copy(asked.request)
     request.work = growing(request.work, here, longer)
-    return replace(asked, request=request, longer=work_of(twice, model, longer))
-
-
-def twice_as_long(config: Config) -> Config:
-    return config.replaced(max_length=2 * config.max_length)
-
-
-def shape_of(config: Config, model: Verified) -> WorkShape:
-    """The shape of a step whose rows are all of maximum length; nothing is evaluated."""
-    from spillway.model.batches.batch import WorkShape
-    from spillway.model.batches.joining import join_shape
-    from spillway.model.batches.microbatch import Share
-
-    rows, micro_batches = config.per_device_train_batch_size * config.rows_each, config.gradient_accumulation_steps
-    ranks, virtual = config.ranks, config.virtual_ranks
-    share = Share(ranks.rank, ranks.world, virtual).most(micro_batches) if ranks.world > 1 else 0
-    more = {"virtual_ranks": virtual, "share": share, "refers": config.refers_in_step}
-    shape = WorkShape(micro_batches, rows, config.max_length, 0, 0, **more)
-    return join_shape(shape, config, model.spec.meta_model)
-
-
-def traced(
-    config: Config, model: Verified, tell: Tell = lambda _: None, shorter: StepTrace | None = None
-) -> StepTrace | None:
-    """None: the model's code asks for values, which a trace has not. `shorter`: of rows of half the length."""
-    from spillway.model.measure.trace import trace_step
-
-    not_kept = "activation_recompute all" if config.activation_recompute == "all" else model.not_kept
-    try:
-        return trace_step(
-            model.spec.meta_model,
-            config.compute_dtype,
-            shape_of(config, model),
-            model.unneeded,
-            not_kept,
-            model.tiles,
-            shorter,
-            model.fused,
-        )
-    except Exception as error:  # of whatever kind a model's code has for it
-        kind, why = model.spec.model_config.model_type, first_line(error)
-        tell(f"profile: what a layer of {kind} does is taken to be what one of Llama does, since its code asks for "
-             f"values ({type(error).__name__}: {why})")  # fmt: skip
-        return None
-
-
-def work_of(config: Config, model: Verified, trace: StepTrace | None) -> StepWork:
-    """The work of one micro-batch."""
-    from spillway import _engine
-    from spillway.model.source.source import text_config
-    from spillway.run.profiled import MARGIN
-
-    rows = shape_of(config, model).batch
-    work = _engine.StepWork(sequence=config.max_length, batch=rows)
-    work.query, work.key, work.feed_forward = widths(text_config(model.spec.model_config))
-    if trace is not None:
-        traced = trace.work()
-        traced.slack, traced.brief_slack = traced.slack * (1 + MARGIN), traced.brief_slack * (1 + MARGIN)
-        work.trace = traced
-    return work
-
-
-def growing(work: StepWork, trace: StepTrace | None, longer: StepTrace | None) -> StepWork:
-    """The work with the bytes by which the working set grows with each further token: what runs in tiles grows less
-    than before."""
-    work = copy.copy(work)
-    if trace is None or longer is None or (traced := work.trace) is None:
-        return work
-    more = longer.whole.tokens - trace.whole.tokens
-    traced.per_token = max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)
-    work.trace = traced
-    return work
+    return replace(asked, request=request, longer=work_of(twice, model, longer, images))
 
 
 def bounds(plan: PlanSummary) -> Plan:

@@ -89,4 +89,12 @@ def profiled(
         work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
     on_gpu = memory.device_bytes + distilled + images.device_bytes(shape.largest_share)
     on_device = max(on_gpu if compute.place.on_gpu else 0, shape.between_on_device)
-    return Profiled(verified, compute, shape, replace(memory, work_bytes=work, device_bytes=on_device), images)
+    seconds = {**memory.seconds, **entry_seconds(images, shape)}
+    dry_run = replace(memory, seconds=seconds, work_bytes=work, device_bytes=on_device)
+    return Profiled(verified, compute, shape, dry_run, images)
+
+
+def entry_seconds(images: ImageMemory, shape: WorkShape) -> dict[str, float]:
+    """Seconds of the first layer's passes in which images become features, as `_engine.PassSeconds` has them."""
+    share = shape.largest_share
+    return {"entry_forward": share * images.forward, "entry_backward": share * images.backward}

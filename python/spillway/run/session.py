@@ -352,14 +352,12 @@ class EngineSession:
     def measured(self) -> dict[str, Any]:
         """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.SessionProtocol."""
         dry_run = self._profiled.dry_run
-        stream = self._stream
-        most, spilled = (0, 0) if stream is None else (stream.most_saved, stream.most_spilled)
         return {
             **self._telemetry.measured(),
             **self._replays.measured(),
             **(factors.summed(self._engine) if self._spec.meta_model.spaces else {}),
             "rehearsed": {"work_bytes": dry_run.work_bytes, "seconds": dry_run.seconds},
-            "saved_activations": {"most": most, "spilled": spilled},
+            **({} if self._stream is None else self._stream.most.summarise()),
         }
 
     def list_plan_notices(self) -> list[str]:

@@ -46,6 +46,10 @@ void add_hidden_gradient(StepGraph& graph) {
 }  // namespace
 
 void add_activations(StepGraph& graph) {
+  if (has_features(graph.description, graph.layout)) {
+    const auto bytes = round_up(graph.description.feature_bytes, 4096);
+    follow_activation(graph, features_of(graph.order), graph.placement.features, bytes, BufferClass::features);
+  }
   if (graph.description.hidden_size == 0) return;
   for (const auto& use : boundaries_of(graph.order)) add_boundary(graph, use);
   add_last_boundary(graph);

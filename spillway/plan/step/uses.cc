@@ -58,6 +58,14 @@ std::vector<ActivationUse> saved_of(const StepOrder& order, const SavedPlacement
   return out;
 }
 
+ActivationUse features_of(const StepOrder& order) {
+  return {.what = {ObjectKind::features, 0},
+          .made = order.forward.front(),
+          .needed = order.backward.front(),
+          .as_made = Operand::features,
+          .as_read = Operand::features};
+}
+
 SharedUse hidden_gradient_of(const StepOrder& order) {
   return between(Operand::hidden_gradient, order.first_differentiated(), order.last_differentiated());
 }

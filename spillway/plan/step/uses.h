@@ -20,6 +20,8 @@ struct ActivationUse {
 /// The input of each layer, and what autograd saves of each layer that spills.
 [[nodiscard]] std::vector<ActivationUse> boundaries_of(const StepOrder& order);
 [[nodiscard]] std::vector<ActivationUse> saved_of(const StepOrder& order, const SavedPlacement& saved);
+/// Features of images, for an order in which the first layer has a backward pass.
+[[nodiscard]] ActivationUse features_of(const StepOrder& order);
 /// The output of the last layer, for the head or for the caller.
 [[nodiscard]] ActivationUse last_boundary_of(const StepOrder& order);
 

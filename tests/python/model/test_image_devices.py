@@ -145,7 +145,8 @@ def test_features_are_made_where_layers_compute(kind: str) -> None:
     assert all(isinstance(each, There) for each in made)
     values = [each.values for each in made]
     torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-4)  # attention is of another kernel there
-    assert (there.tower, there.kept, there.pixels) == (here.tower, here.kept, here.pixels)
+    counted = [(each.tower, each.kept, each.pixels, each.features) for each in (there, here)]
+    assert counted[0] == counted[1] and here.features > 0
 
 
 def record_once(meta_model: MetaModel, batch: Batch, place: Place) -> Recording:

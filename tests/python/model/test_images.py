@@ -197,7 +197,10 @@ def test_a_plan_counts_the_tokens_of_images(given: Path, capfd: pytest.CaptureFi
     assert longest >= 8 and shape.length == work.train.longest > longest
     assert not any("not used" in note for note in notes)
     assert run(given, given / "none", verb="plan") == 0
-    assert "images: the vision tower and its projector are frozen" in " ".join(capfd.readouterr().err.split())
+    said = " ".join(capfd.readouterr().err.split())
+    assert "images: the vision tower and its projector are frozen" in said
+    tokens = int((shape.largest_images.input_ids == IMAGE).sum())
+    assert f"images: a micro-batch has up to {tokens} of their tokens" in said
 
 
 def test_evaluation_rows_have_images(given: Path, tmp_path: Path) -> None:

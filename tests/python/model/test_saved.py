@@ -78,10 +78,10 @@ def test_a_kept_layer_gives_the_bits_of_a_recomputed_one(kind: str, more: dict[s
     expected, nothing = gradients(kind, dtype, lambda _: RECOMPUTE_ALL, **more)
     found, stream = gradients(kind, dtype, keep_all, **more)
     assert_same_bits(expected, found)
-    assert nothing.last_saved.kept == {} and nothing.most_saved == 0
+    assert nothing.last_saved.kept == {} and nothing.most.saved == 0
     kept = stream.last_saved.kept
     assert kept.keys() == {(place, number) for place in range(3) for number in range(2)}
-    assert stream.most_saved == sum(kept.values())
+    assert stream.most.saved == sum(kept.values())
     for (_, number), held in kept.items():  # less than the weights: of these there are references
         tokens, element = (24, 9)[number], 4 if dtype == "fp32" else 2
         assert 4 * 48 * tokens * element < held < 40 * 48 * tokens * element + 80 * OF_GRAPH
@@ -96,7 +96,7 @@ def test_as_many_are_kept_as_there_may_be() -> None:
 
     found, stream = gradients("llama", "fp32", bounded)
     assert_same_bits(expected, found)
-    assert len(stream.last_saved.kept) == 5 and stream.most_saved <= most
+    assert len(stream.last_saved.kept) == 5 and stream.most.saved <= most
     found, stream = gradients("llama", "fp32", lambda _: SavedChoice({2: Saved.KEEP}))
     assert_same_bits(expected, found)
     assert {place for place, _ in stream.last_saved.kept} == {2}
@@ -184,7 +184,7 @@ def test_a_layer_that_spills_gives_the_bits_of_a_recomputed_one(kind: str, more:
     assert_same_bits(expected, found)
     saved = stream.last_saved
     assert saved.spilled.keys() == {(place, number) for place in range(3) for number in range(2)}
-    assert stream.most_spilled == sum(saved.spilled.values()) > 0
+    assert stream.most.spilled == sum(saved.spilled.values()) > 0
     assert saved.spilled == saved.rooms, "what is measured of a layer is what it takes"
     assert saved.kept == saved.graphs, "of what PyTorch holds the graphs alone are left"
 

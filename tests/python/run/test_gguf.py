@@ -40,6 +40,25 @@ writer.write_tensors_to_file()
 writer.close()
 """
 
+# The same, one tensor after the other, as llama.cpp's reads them.
+LAZY = f"""#!{sys.executable}
+import sys
+import numpy
+from gguf import GGUFWriter
+from safetensors import safe_open
+model, to = sys.argv[1], sys.argv[sys.argv.index("--outfile") + 1]
+writer, file = GGUFWriter(to, "llama"), safe_open(model + "/model.safetensors", "np")
+for name in file.keys():
+    shape = file.get_slice(name).get_shape()
+    writer.add_tensor_info(name, shape, numpy.dtype("float32"), 4 * int(numpy.prod(shape)))
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_ti_data_to_file()
+for name in file.keys():
+    writer.write_tensor_data(file.get_tensor(name))
+writer.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -104,6 +123,25 @@ def test_merge_adds_the_file_too(adapters: Path, tmp_path: Path, monkeypatch: py
     assert main(["merge", str(adapters), "--to", str(to), "--gguf"]) == 0
     found = read_back(to / "model.gguf")
     assert found.keys() == load_file(to / "model.safetensors").keys()
+
+
+def test_a_merged_file_takes_the_memory_of_a_layer(
+    given: Path, adapters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes that may take a quarter of the model's bytes besides, the converter's among them."""
+    package("gguf", "pip's gguf writes the file")
+    from test_merge import STREAMED, run_limited, save_adapters, save_base
+
+    base, to, warm = tmp_path / "base", tmp_path / "to", tmp_path / "warm"
+    free = save_base(given, base) // 4
+    many = save_adapters(base, tmp_path / "many", target_modules="all-linear")
+    shutil.copytree(adapters, warm)
+    install(tmp_path / "bin", LAZY, monkeypatch)
+    code, said = run_limited(STREAMED, warm, free, "merge", many, "--to", to, "--gguf")
+    assert code == 0, said
+    found, expected = read_back(to / "model.gguf"), load_file(to / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name].view(tensor.shape), tensor) for name, tensor in expected.items())
 
 
 def test_adapters_are_merged_first(adapters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real_runs
-from hub_server import Hub, serving
+from hub_server import Hub, digest, serving
 from needs import package
 from spillway.cli import main
 from spillway.model.source import hub
@@ -138,6 +139,43 @@ def test_an_upload_that_fails_is_made_again_by_resume(
     assert main(["resume", str(out)]) == 0, capsys.readouterr()
     (commit,) = served.commits
     assert "model.safetensors" in commit["files"]
+
+
+UPLOAD = """
+import re, resource, sys
+from spillway.config import resolve
+from spillway.run import publication
+small, large, free = sys.argv[1:]
+def push(place):
+    config = resolve({"model": "m", "dataset": "d", "output_dir": place, "push_to_hub": True}, {})
+    publication.upload(config, publication.make_repository(config))
+push(small)
+used = int(re.search(r"VmData:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (used + int(free),) * 2)
+try:
+    bytearray(2 * int(free))
+except MemoryError:
+    push(large)
+"""
+
+
+def test_an_upload_takes_a_part_of_the_model_in_memory(served: Hub, given: Path, tmp_path: Path) -> None:
+    """In a process that may take an eighth of the model's bytes besides."""
+    bytes_there = 512 << 20
+    small, large = tmp_path / "small", tmp_path / "large"
+    for place in (small, large):
+        shutil.copytree(given / "model", place)
+    with open(small / "model.safetensors", "ab") as file:
+        file.truncate(2 << 20)  # large enough for the way of large files
+    with open(large / "model.safetensors", "ab") as file:
+        file.truncate(bytes_there)
+    more = {"HF_TOKEN": TOKEN, "HF_ENDPOINT": served.endpoint, "HF_HUB_DISABLE_XET": "1"}
+    process = real_runs.apart("-c", UPLOAD, str(small), str(large), str(bytes_there // 8), cold=True, env_more=more)
+    said = "".join(process.communicate())
+    assert process.returncode == 0, said
+    assert [commit["repository"] for commit in served.commits] == [f"{USER}/small", f"{USER}/large"]
+    uploaded = served.place / "models" / USER / "large" / "model.safetensors"
+    assert uploaded.stat().st_size == bytes_there and digest(uploaded) == digest(large / "model.safetensors")
 
 
 def test_nothing_is_uploaded_unless_it_is_asked_for(given: Path, served: Hub, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from urllib.parse import unquote, urlsplit
 API = re.compile(r"/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info|preupload|commit)/([^/]+)(?:/(.*))?)?")
 FILE = re.compile(r"/(datasets/)?(.+?)/resolve/([^/]+)/(.+)")
 LARGE = 4096  # bytes from which a file is somewhere else
+LFS = 1 << 20  # bytes from which an upload is a file of its own
+OBJECTS, OBJECT = re.compile(r"/(.+?)\.git/info/lfs/objects/batch"), re.compile(r"/lfs/([0-9a-f]{64})")
 
 
 @dataclass
@@ -95,6 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(f"POST {self.path}")
         if path == "/api/repos/create":
             return self.create(json.loads(content))
+        if OBJECTS.fullmatch(path):
+            return self.name_places(json.loads(content)["objects"])
         if path == "/api/validate-yaml":  # of a model card
             return self.say({"errors": [], "warnings": []})
         if match is not None and match[3] in ("preupload", "commit"):
@@ -104,6 +109,23 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(404, "EntryNotFound")
         files = self.hub.files(found)
         self.say([self.entry(name, files[name]) for name in asked["paths"] if name in files])
+
+    def do_PUT(self) -> None:
+        """The content of a large file, in pieces."""
+        match, left = OBJECT.fullmatch(self.path), int(self.headers["Content-Length"])
+        if match is None:
+            return self.refuse(404, "EntryNotFound")
+        (self.hub.place / "lfs").mkdir(exist_ok=True)
+        with open(self.hub.place / "lfs" / match[1], "wb") as file:
+            while left:
+                file.write(piece := self.rfile.read(min(left, LFS)))
+                left -= len(piece)
+        self.say({})
+
+    def name_places(self, objects: list[dict[str, Any]]) -> None:
+        """The places that large files are sent to."""
+        made = [{**each, "actions": {"upload": {"href": f"{self.hub.endpoint}/lfs/{each['oid']}"}}} for each in objects]
+        self.say({"transfer": "basic", "objects": made})
 
     def body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -133,8 +155,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.hub.writers.get(self.token()) != name.partition("/")[0]:
             return self.refuse(403, "no rights")
         if what == "preupload":
-            files = [entry["path"] for entry in json.loads(content)["files"]]
-            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False, "oid": None} for path in files]
+            files = [(entry["path"], entry["size"] >= LFS) for entry in json.loads(content)["files"]]
+            modes = [{"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, "oid": None}
+                     for path, large in files]  # fmt: skip
             return self.say({"files": modes})
         if self.hub.full:
             return self.refuse(507, "no room")
@@ -144,8 +167,11 @@ class Handler(BaseHTTPRequestHandler):
         for path, encoded in written.items():
             (repository / path).parent.mkdir(parents=True, exist_ok=True)
             (repository / path).write_bytes(base64.b64decode(encoded))
+        large = {line["value"]["path"]: line["value"]["oid"] for line in lines if line["key"] == "lfsFile"}
+        for path, oid in large.items():
+            shutil.move(self.hub.place / "lfs" / oid, repository / path)
         summary = next(line["value"]["summary"] for line in lines if line["key"] == "header")
-        self.hub.commits.append({"repository": name, "summary": summary, "files": sorted(written)})
+        self.hub.commits.append({"repository": name, "summary": summary, "files": sorted([*written, *large])})
         commit = self.hub.commit(repository)
         return self.say({"commitUrl": f"{self.hub.endpoint}/{name}/commit/{commit}", "commitOid": commit})
 

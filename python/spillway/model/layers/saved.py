@@ -20,6 +20,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -107,6 +108,22 @@ class Leaving:
         return self._view.apply(room[self._begin : self._begin + whole].view(self._dtype))
 
 
+def move_storages(leaving: Sequence[Leaving], room: torch.Tensor) -> int | None:
+    """Copies the storages of these tensors to the start of `room` (bytes) and lets go of them. How many bytes of it
+    that takes; None: it has not so many, and nothing has changed."""
+    wholes = {address(it.tensor): bytes_of(it.tensor) for it in leaving if it.tensor is not None}
+    begins = dict(zip(wholes, accumulate((aligned(each.numel()) for each in wholes.values()), initial=0), strict=False))
+    end = sum(aligned(each.numel()) for each in wholes.values())
+    if end > room.numel():
+        return None
+    for storage, whole in wholes.items():
+        room[begins[storage] : begins[storage] + whole.numel()].copy_(whole)
+    for it in leaving:
+        assert it.tensor is not None
+        it.leave(begins[address(it.tensor)])
+    return end
+
+
 class Packing:
     """The hooks of one layer's forward pass. Autograd holds it as long as the graph lives, so it holds no graph."""
 
@@ -146,22 +163,9 @@ class Packing:
     def spill(self, room: torch.Tensor) -> int | None:
         """Copies what is kept to the start of `room` (bytes) and lets go of it. How many bytes of it that takes; None:
         it has not so many, and nothing has changed."""
-        if self.room_bytes > room.numel():
-            return None
-        begins: dict[int, int] = {}
-        end = 0
-        for it in self._leaving:
-            assert it.tensor is not None
-            if (storage := address(it.tensor)) not in begins:
-                begins[storage] = end
-                whole = bytes_of(it.tensor)
-                room[end : end + whole.numel()].copy_(whole)
-                end += aligned(whole.numel())
-        for it in self._leaving:
-            assert it.tensor is not None
-            it.leave(begins[address(it.tensor)])
-        self._leaving.clear()
-        self._kept.clear()
+        if (end := move_storages(self._leaving, room)) is not None:
+            self._leaving.clear()
+            self._kept.clear()
         return end
 
     def hooks(self) -> AbstractContextManager[None]:

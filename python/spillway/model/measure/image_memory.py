@@ -6,8 +6,10 @@ with images than put their features in the place of tokens is refused before any
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,8 +40,11 @@ class ImageMemory:
 
     tower: int = 0  # weights, which stay
     computing: int = 0  # temporaries of a pass of the tower
-    kept: int = 0  # of a micro-batch, for as long as its step takes: features, masks
+    kept: int = 0  # of a micro-batch, for as long as its step takes: masks, sums between layers
     pixels: int = 0  # of a micro-batch, and what comes with them
+    features: int = 0  # of a micro-batch, which the engine has from forward to backward
+    forward: float = 0.0  # seconds of a micro-batch before the first layer: the tower's, and the way of its features
+    backward: float = 0.0  # the same of the backward pass
     place: Place = HOST
 
     def host_bytes(self, micro_batches: int, own: int) -> int:
@@ -86,19 +91,34 @@ def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemo
     tower.fill_with_zeros()
     work = arrange([batch]).to(place.device)
     micro_batch = work.micro_batches[0]
+    given = meta_model, micro_batch, work.ids_of(micro_batch)
     features = Features(tower)
     row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
     rows = row.expand(batch.input_ids.numel(), meta_model.columns)
     process_memory.give_back()
     before, held = process_memory.resident(), place.watch_peak()
     with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
-        recording = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features)
-        probed = record(meta_model, micro_batch, work.ids_of(micro_batch), rows, features, 1.0)
+        recording = record(*given, rows, features)
+        probed = record(*given, rows, features, 1.0)
     require_sums(meta_model, recording, probed)
     computing = place.peak() - held if place.on_gpu else watch.bytes - before
-    rows_bytes = recording.first.numel() * recording.first.element_size()
-    kept = rows_bytes + argument_bytes(recording.calls) + added_bytes(recording)
-    return ImageMemory(weights, max(0, computing), kept, count_bytes(batch.images), place)
+    kept = argument_bytes(recording.calls) + added_bytes(recording)
+    del recording, probed
+    with torch.no_grad(), meta_model.stand_ins(device=place.device):
+        forward = time_call(place, lambda: record(*given, rows, Features(tower)))
+        backward = time_call(place, lambda: record(*given, rows, features))
+    return ImageMemory(
+        weights, max(0, computing), kept, count_bytes(batch.images), features.bytes, forward, backward, place
+    )
+
+
+def time_call(place: Place, call: Callable[[], Any]) -> float:
+    """Seconds of a call, of the operations that it leaves to a GPU, too."""
+    place.settle()
+    began = time.perf_counter()
+    call()
+    place.settle()
+    return time.perf_counter() - began
 
 
 def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
@@ -113,23 +133,30 @@ def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> 
         with torch.no_grad():
             recording = record(*given, rows, tower)
             require_sums(meta_model, recording, record(*given, rows, tower, 1.0))
+            forward = time_call(place, lambda: record(*given, rows, tower))
         for leaf, parameter in zip(leaves, meta_model.entry, strict=True):
             if leaf.requires_grad_(parameter.requires_grad).requires_grad:
                 leaf.register_post_accumulate_grad_hook(let_go)
         process_memory.give_back()
         before, held = process_memory.resident(), place.watch_peak()
-        with torch.enable_grad(), process_memory.PeakWatch() as watch:
+
+        def differentiate() -> tuple[Recording, set[int]]:
             recording = record(*given, rows, tower)
             made = [tensor for tensor in collect_inputs(recording) if tensor.requires_grad]
             reached = set(leaves_behind(made))
             if made:
                 torch.autograd.backward(made, [torch.zeros_like(tensor) for tensor in made])
-            del made
+            return recording, reached
+
+        with torch.enable_grad(), process_memory.PeakWatch() as watch:
+            recording, reached = differentiate()
         computing = place.peak() - held if place.on_gpu else watch.bytes - before
+        with torch.enable_grad():
+            backward = time_call(place, differentiate)
     reached_parameters = (p for p, leaf in zip(meta_model.entry, leaves, strict=True) if id(leaf) in reached)
     freeze_unreached(meta_model, set(map(id, reached_parameters)))
     kept = argument_bytes(recording.calls) + added_bytes(recording)
-    return ImageMemory(0, max(0, computing), kept, count_bytes(batch.images), place)
+    return ImageMemory(0, max(0, computing), kept, count_bytes(batch.images), 0, forward, backward, place)
 
 
 def let_go(leaf: torch.Tensor) -> None:

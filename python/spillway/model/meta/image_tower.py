@@ -3,7 +3,8 @@
 The model's own forward pass asks its own `get_image_features` for them and puts them where the embedding's rows of
 image tokens were. In a recording of that pass (`layer_arguments`) a second copy of the model answers, of which these
 parts alone have weights. So placeholders, positions and masks are the model's own. The features of a micro-batch are
-computed once a step and kept for its backward pass.
+computed once a step, in the forward pass of the first layer. The engine has them until its backward pass, in memory or
+on a path, as the plan says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from transformers.utils import ModelOutput
 
 from spillway.errors import InputError
 from spillway.model.batches.microbatch import MicroBatch
+from spillway.model.layers.nested import rebuilt, tensors_in
+from spillway.model.layers.saved import Leaving, address, aligned, move_storages
 from spillway.model.meta.layer_arguments import Answering
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.meta.on_meta import on_meta
@@ -100,7 +103,16 @@ class Features:
 
     def __init__(self, tower: ImageTower) -> None:
         self._tower = tower
-        self._made: list[Any] = []  # by call
+        self._made: list[Any] = []  # by call; of tensors that have left, stand-ins
+        self._left: dict[int, Leaving] = {}  # by identity of what stands for it
+        self._first = 0  # byte of the room at which they begin
+        self._room: torch.Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a room for them."""
+        storages = {address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors_in(self._made)}
+        return sum(map(aligned, storages.values()))
 
     @contextmanager
     def answering(self, model: nn.Module) -> Iterator[None]:
@@ -113,7 +125,7 @@ class Features:
                 if calls == len(self._made):
                     self._made.append(self._tower.compute(owner, positional, keywords))
                 calls += 1
-                return self._made[calls - 1]
+                return self._located(self._made[calls - 1])
 
             return features
 
@@ -125,6 +137,36 @@ class Features:
         finally:
             for module in owners.values():
                 delattr(module, METHOD)
+
+    def leave(self, room: torch.Tensor, first: int) -> int:
+        """Moves them to `room`, bytes, from byte `first` on. How many bytes that takes; 0: they have no room there, and
+        stay."""
+        left: dict[int, Leaving] = {}
+
+        def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.numel() == 0:
+                return tensor
+            stand = tensor.new_empty(0)
+            left[id(stand)] = Leaving(tensor)
+            return stand
+
+        made = rebuilt(self._made, stand_in, {})
+        taken = move_storages(list(left.values()), room[first:])
+        if taken is None:
+            return 0
+        self._made, self._left, self._first = made, left, first
+        return taken
+
+    def come_back(self, room: torch.Tensor | None) -> None:
+        """`room`: has the bytes of the one that they have left to; None: nobody asks for them again."""
+        self._room = None if room is None else room[self._first :]
+        if room is None:
+            self._made, self._left = [], {}
+
+    def _located(self, value: Any) -> Any:
+        if not self._left:
+            return value
+        return rebuilt(value, lambda it: self._left[id(it)].locate(self._room) if id(it) in self._left else it, {})
 
 
 class Tower(Protocol):

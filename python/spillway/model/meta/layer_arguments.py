@@ -30,6 +30,12 @@ class Answering(Protocol):
     def answering(self, model: nn.Module) -> AbstractContextManager[None]:
         """Inside, the model's own code gets them."""
 
+    def leave(self, room: torch.Tensor, first: int) -> int:
+        """Moves them to `room`; see `image_tower.Features`."""
+
+    def come_back(self, room: torch.Tensor | None) -> None:
+        """They lie in `room`, or nobody asks for them again."""
+
 
 @dataclass(frozen=True)
 class Arguments:

@@ -40,6 +40,8 @@ class PlainPass:
     accumulator: int = 0
     spilled: int = 0
     spilled_bytes: int = 0
+    features: int = 0
+    feature_bytes: int = 0
 
 
 class PlainEngine:

@@ -24,7 +24,7 @@ from spillway.model.layers.weight_sums import AddProduct, WeightSums, choose_pro
 from spillway.model.meta.after_layers import transformed_logits
 from spillway.model.meta.factors import project
 from spillway.model.meta.image_tower import Tower, list_features
-from spillway.model.meta.layer_arguments import LayerArguments, Recording
+from spillway.model.meta.layer_arguments import Answering, LayerArguments, Recording
 from spillway.model.meta.meta_model import MetaModel, Space
 from spillway.model.stream.base_rows import BaseRows, find_unreferred, make_room
 from spillway.model.stream.dropout import Dropout
@@ -81,7 +81,7 @@ class Stream:
         """
         self.saved = saved
         self.last_saved = SavedStep()  # of the last step
-        self.most_saved = self.most_spilled = 0  # bytes that were kept at once, and spilled, in any step
+        self.most = MostKept()
         self._objective, self._tower, self._base = objective, tower, base
         self.share, self._kept_logits = share, kept_logits
         # Figures of the objective for the last step or evaluation, by micro-batch; all of a run's processes ask.
@@ -108,6 +108,8 @@ class Stream:
         product = product or choose_product(place, meta_model.dtype)
         self._weight_sums = WeightSums(engine, self._parts, product, self._kept)
         self._stack = self._stages(unneeded)
+        entry = [meta_model.embedding.weight, *meta_model.stages[0].parameters]
+        self._reaches_entry = any(parameter.requires_grad for parameter in entry)
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
@@ -193,7 +195,8 @@ class Stream:
         keep = self._kept_logits if training else 0
         head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep, self._parts)
         base = self._refer(work, missing) if missing else None
-        turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL), base)
+        saved = SavedStep(self.saved if training else RECOMPUTE_ALL)
+        turn = Turn(work, self._passages(work), head, saved, base, not training or not self._reaches_entry)
         try:
             with self._dropout.step(step, training):
                 while (block_pass := self._engine.next_pass()).kind != "end":
@@ -204,8 +207,7 @@ class Stream:
         finally:
             turn.saved.release()
             self.last_saved = turn.saved if training else self.last_saved
-            self.most_saved = max(self.most_saved, turn.saved.most)
-            self.most_spilled = max(self.most_spilled, sum(turn.saved.spilled.values()))
+            self.most.note(turn)
         turn.fill_reference()
         numbers = [batch.number for batch in work.micro_batches]
         gathered = self.share.gather((numbers, head.losses(), turn.auxiliaries(training)))
@@ -285,6 +287,8 @@ class Stream:
             target = self._regions.output(block_pass.output, place, batch, passage)
             target.copy_(output)
             self._digests.add_output(place, batch.number, target)
+            if place == 0 and passage.features is not None:
+                turn.keep_features(passage.features, self._feature_room(block_pass))
         if turn.base is not None:
             turn.base.forward(stage, place, lambda *each: self._regions.source(block_pass.input, 0, *each))
 
@@ -302,12 +306,16 @@ class Stream:
             passage = turn.passages[batch.index]
             source = self._regions.source(block_pass.input, place, batch, passage)
             gradient = self._regions.output(block_pass.hidden_gradient, place, batch, passage)
+            if place == 0 and passage.features is not None and block_pass.feature_bytes:
+                passage.features.come_back(self._feature_room(block_pass))
             if (saved := turn.saved.take(place, batch.index)) is not None:
                 result = stage.backward_kept(saved, source, gradient, self._room(block_pass, turn))
             else:
                 result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             target = self._regions.input(block_pass.hidden_gradient, place, batch, passage)
             target.copy_(result)
+            if place == 0 and passage.features is not None:
+                passage.features.come_back(None)
             self._digests.add_input_gradient(place, batch.number, target)
             for kept in self._owned[place] if batch.ends_rank else ():  # what this block's own pass found none for
                 kept.hand_over(self._give)
@@ -381,6 +389,10 @@ class Stream:
             return None
         return self._arena[block_pass.spilled : block_pass.spilled + block_pass.spilled_bytes]
 
+    def _feature_room(self, block_pass: BlockPass | PlainPass) -> torch.Tensor:
+        """The bytes in which features of images wait for backward."""
+        return self._arena[block_pass.features : block_pass.features + block_pass.feature_bytes]
+
 
 @dataclass
 class Turn:
@@ -391,6 +403,16 @@ class Turn:
     head: HeadPass
     saved: SavedStep
     base: BaseRows | None = None  # that makes the reference; None: there is none, or the micro-batches have it
+    ends_above: bool = False  # the first layer has no backward pass
+    kept_features: int = 0  # bytes
+
+    def keep_features(self, features: Answering, room: torch.Tensor) -> None:
+        """After the first layer's forward pass of a micro-batch: its features go to `room`, behind those before. Where
+        it is too small they stay as they are; where no backward pass asks for them, nobody has them."""
+        if self.ends_above:
+            features.come_back(None)
+        else:
+            self.kept_features += features.leave(room, self.kept_features)
 
     def fill_reference(self) -> None:
         if self.base is not None:
@@ -410,6 +432,26 @@ class Turn:
             for balance, batch in balances
             if balance is not None
         ]
+
+
+@dataclass
+class MostKept:
+    """The most bytes that any step kept from forward to backward."""
+
+    saved: int = 0  # of what autograd saves, at once
+    spilled: int = 0  # of that, what was spilled
+    features: int = 0  # of images, which the engine had
+
+    def note(self, turn: Turn) -> None:
+        """After a step."""
+        self.saved = max(self.saved, turn.saved.most)
+        self.spilled = max(self.spilled, sum(turn.saved.spilled.values()))
+        self.features = max(self.features, turn.kept_features)
+
+    def summarise(self) -> dict[str, Any]:
+        """For the summary of a run."""
+        features = {"image_features": self.features} if self.features else {}
+        return {"saved_activations": {"most": self.saved, "spilled": self.spilled}, **features}
 
 
 def join_figures(
