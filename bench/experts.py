@@ -1,15 +1,21 @@
-"""Adapters over a mixture of experts in NF4: steps of Qwen3-30B-A3B's shape with fewer layers.
+"""Steps of a mixture of experts with fewer layers: adapters over NF4, or with `--full` every weight with int8 states.
 
-    experts.py [--device cuda:0] [--layers 4] [--tokens 512 2048] [--micro-batches 1] [--steps 4]
-               [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES] [--draw-all]
-               [--expert-loading on_demand]
+    experts.py [--shape 30b-a3b|olmoe] [--full] [--device cuda:0] [--layers 4] [--tokens 512 2048]
+               [--micro-batches 1] [--steps 4] [--storage DIR] [--dram-budget BYTES] [--gpu-memory BYTES]
+               [--draw-all] [--expert-loading on_demand]
 
-A row has the seconds of each step, the losses, the planned bytes and the peak of the process, and names the machine.
-The base lies in DRAM, or with `--storage` on that path. The weights are random, and the values of one layer are those
-of all. With `--draw-all` each layer has its own, and the process holds no copy of one: its peak is that of a run.
-`--dram-budget` draws all layers, too, since the plan has no room for that copy, and puts the run into a cgroup that
-allows 2 % more, where one can be made. A row replaces an earlier one of the same machine and options in
-bench/results/experts.json.
+Rows that the results lack:
+
+    experts.py --layers 4 --tokens 2048 --storage DIR
+    experts.py --layers 4 --tokens 64 --storage DIR --dram-budget 4GiB --steps 40 --expert-loading on_demand
+    experts.py --shape olmoe --full --layers 2 --tokens 512 --storage DIR --dram-budget 4GiB
+
+The shapes are those of Qwen3-30B-A3B and OLMoE-1B-7B. A row has the seconds of each step, the losses, the planned
+bytes and the peak of the process, and names the machine. The base lies in DRAM, or with `--storage` on that path. The
+weights are random, and the values of one layer are those of all. With `--draw-all` each layer has its own, and the
+process holds no copy of one: its peak is that of a run. `--dram-budget` draws all layers, too, since the plan has no
+room for that copy, and puts the run into a cgroup that allows 2 % more, where one can be made. A row replaces an
+earlier one of the same machine and options in bench/results/experts.json.
 """
 
 from __future__ import annotations
@@ -31,13 +37,15 @@ from spillway.config.values import parse_size
 from spillway.demo.memory_limit import MemoryLimit, Unavailable
 
 NAME = "experts"
-SHAPE = "30b-a3b"
-KEYS = {"lora_r": "16", "lora_target_modules": "all-linear", "load_in_4bit": "true"}
+ADAPTERS = {"method": "lora", "lora_r": "16", "lora_target_modules": "all-linear", "load_in_4bit": "true"}
+FULL = {"state_format": "int8"}
 HERE = Path(__file__).parent
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=("30b-a3b", "olmoe"), default="30b-a3b")
+    parser.add_argument("--full", action="store_true", help="train every weight")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 2048], help="of a micro-batch, which is one row")
@@ -51,14 +59,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def command(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> list[str]:
-    options = {"shape": SHAPE, "layers": arguments.layers, "sequence": tokens, "steps": arguments.steps,
-               "micro-batches": micro_batches, "method": "lora", "device": arguments.device}  # fmt: skip
+    options = {"shape": arguments.shape, "layers": arguments.layers, "sequence": tokens, "steps": arguments.steps,
+               "micro-batches": micro_batches, "device": arguments.device}  # fmt: skip
     options |= {name: getattr(arguments, name.replace("-", "_")) for name in ("dram-budget", "gpu-memory", "profile")}
     if arguments.storage:
         options |= {"placement": "path", "storage": arguments.storage, "durability": "none"}
     words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
     loading = {"expert_loading": arguments.expert_loading} if arguments.expert_loading else {}
-    words += [word for name, value in (KEYS | loading).items() for word in ("--set", f"{name}={value}")]
+    keys = (FULL if arguments.full else ADAPTERS) | loading
+    words += [word for name, value in keys.items() for word in ("--set", f"{name}={value}")]
     words += [] if arguments.draw_all or arguments.dram_budget else ["--repeat-layers"]
     return [sys.executable, str(HERE / "engine_run.py"), *words]
 
@@ -110,6 +119,7 @@ def measure(arguments: argparse.Namespace, tokens: int, micro_batches: int) -> d
         "seconds": measured["seconds"],
         "losses": measured["losses"],
         "peak_bytes": measured["peak_bytes"],
+        "experts_met": measured["measured"].get("experts_met"),
         "link_bytes": measured["link_bytes"],
         "path_bytes": measured["path_bytes"],
         "predicted_seconds": plan["predicted_step_seconds"],
@@ -126,6 +136,8 @@ def main() -> None:
     for tokens, micro_batches in itertools.product(arguments.tokens, arguments.micro_batches):
         key = {
             "machine": processor() | {"device": device_name(arguments.device)},
+            "shape": arguments.shape,
+            "keys": FULL if arguments.full else ADAPTERS,
             "layers": arguments.layers,
             "tokens": tokens,
             "micro_batches": micro_batches,
@@ -136,7 +148,7 @@ def main() -> None:
         row = key | measure(arguments, tokens, micro_batches)
         print(json.dumps(row), flush=True)
         rows = [each for each in rows if {name: each.get(name) for name in key} != key] + [row]
-        save(NAME, {"shape": SHAPE, "keys": KEYS, "runs": rows})
+        save(NAME, {"runs": rows})
 
 
 if __name__ == "__main__":

@@ -43,6 +43,22 @@ MOE: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
         "torch_dtype": "bfloat16",
     },
+    "OLMoE-1B-7B": {
+        "architectures": ["OlmoeForCausalLM"],
+        "model_type": "olmoe",
+        "hidden_size": 2048,
+        "intermediate_size": 1024,  # of an expert
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "vocab_size": 50304,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+        "torch_dtype": "bfloat16",
+    },
 }
 
 

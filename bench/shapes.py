@@ -30,6 +30,7 @@ VOCABULARY = dict.fromkeys(SHAPES, 152064) | dict.fromkeys(SMALL, 151936) | {"ti
 UNTIED = ("7b", "8b", "14b", "32b", "72b")
 MIXTURES: dict[str, dict[str, Any]] = {
     "30b-a3b": MOE["Qwen3-30B-A3B"],
+    "olmoe": MOE["OLMoE-1B-7B"],
     "tiny-moe": MOE["Qwen3-30B-A3B"]
     | {"hidden_size": 256, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2,
        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8192},
@@ -54,21 +55,23 @@ def model_flops(shape: str, sequence: int, tokens: int, layers: int | None = Non
 
 
 def mixture_flops(config: dict[str, Any], sequence: int, tokens: int, layers: int | None, per_weight: int) -> float:
-    hidden, inner = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
-    keys = config["num_key_value_heads"] * config["head_dim"]
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head = config.get("head_dim", hidden // heads)
+    inner, keys = heads * head, config["num_key_value_heads"] * head
     layer_count = layers or config["num_hidden_layers"]
-    experts = config["num_experts_per_tok"] * 3 * hidden * config["moe_intermediate_size"]
+    feed_forward = config.get("moe_intermediate_size", config["intermediate_size"])
+    experts = config["num_experts_per_tok"] * 3 * hidden * feed_forward
     layer_weights = 2 * hidden * (inner + keys) + hidden * config["num_experts"] + experts
     products = layer_count * layer_weights + config["vocab_size"] * hidden
     return per_weight * products * tokens + 6 * layer_count * inner * sequence * tokens
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:
-    from transformers import Qwen2Config, Qwen3MoeConfig
+    from transformers import AutoConfig, Qwen2Config
 
     if shape in MIXTURES:
         values = MIXTURES[shape]
-        return Qwen3MoeConfig(**values | {"num_hidden_layers": layers or values["num_hidden_layers"]})
+        return AutoConfig.for_model(**values | {"num_hidden_layers": layers or values["num_hidden_layers"]})
     hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
     return Qwen2Config(
         hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers or own_layers,

@@ -55,14 +55,18 @@ class DurableSteps(StreamedSession):
             if self._pairs is not None:
                 from_where = Path(newest) if newest else None
                 self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
-            return super().train(newest, *positional, **named)  # type: ignore[misc]
+            result = super().train(newest, *positional, **named)  # type: ignore[misc]
+            self._record_experts()
+            return result
         run = self._open_run(resume_from_checkpoint)
         if self._pairs is not None:
             self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
         unfinished = Unfinished(self)
         self.add_callback(unfinished)  # type: ignore[attr-defined]
         try:
-            return super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
+            result = super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
+            self._record_experts()
+            return result
         finally:
             self.remove_callback(unfinished)  # type: ignore[attr-defined]
             if self._run is not None:

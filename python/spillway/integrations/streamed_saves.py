@@ -182,6 +182,7 @@ class StreamedSaves(StreamedSession):
                 return
             if self._pairs is not None:
                 self._pairs.save(Path(output_dir))
+        self._record_experts()
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _save_rng_state(self, output_dir: str) -> None:

@@ -218,7 +218,7 @@ class StreamedSession:
                 config = config.replaced(durability="none")
             start_point = StartPoint()
             if begun is not None:
-                config = restore_products(config, begun)
+                config = restore_products(config, begun).replaced(resume_from_checkpoint=str(begun))
                 start_point = StartPoint(checkpoint=begun)
             elif self._from is not None and self._adapted:
                 start_point = StartPoint(adapters=self._from)
@@ -316,6 +316,11 @@ class StreamedSession:
             left.forget(Path(self.args.output_dir), self._streamed.config.paths)
             self._streamed.take_back()
         self._left = False
+
+    def _record_experts(self) -> None:
+        """Writes the counts of the experts that steps met, for the plan of a resume."""
+        if self._world.leads and self._streamed is not None:
+            self._streamed.record_experts(Path(self.args.output_dir))
 
     def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
         self._close_session()

@@ -52,6 +52,7 @@ class Recorded:
 
     def write(self, output_dir: Path) -> None:
         content = {"format": FORMAT, "tokens": self.tokens, "steps": self.steps, "tensors": self.tensors}
+        (output_dir / EXPERTS).parent.mkdir(exist_ok=True)
         write_json(output_dir / EXPERTS, content)
 
 

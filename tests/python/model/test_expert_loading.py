@@ -40,8 +40,12 @@ BITS = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mixture of experts beside the rows, tokenizer and profile of every run."""
-    directory = real_runs.inputs(tmp_path_factory.mktemp("experts"))
+    return write_inputs(tmp_path_factory.mktemp("experts"))
+
+
+def write_inputs(directory: Path) -> Path:
+    """Writes a mixture of experts beside the rows, tokenizer and profile of every run."""
+    real_runs.inputs(directory)
     for name in ("config.json", "model.safetensors"):
         (directory / "model" / name).unlink()
     config = tiny_config("qwen3_moe", False, vocab_size=len(tiny.tokenizer()), **SIZES)
