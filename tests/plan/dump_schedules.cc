@@ -186,6 +186,9 @@ void print(int round, std::mt19937& random) {
   }
   if (size == 1 && random() % 8 == 0) placement = test::changing_placement(description, layout);
   if (size > 1 && random() % 2 == 0) keep_own_weights(description, layout, placement, true);
+  for (Index c = 0; size > 1 && c < layout.chunks().size(); ++c) {  // a planner places what its process has
+    if (!description.has(layout, layout.chunks()[c]) && random() % 2 == 0) placement.chunks[c].gradient.keep();
+  }
   const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
                         .write = 1 + static_cast<std::uint32_t>(random() % 3),
                         .weight_read = 1 + static_cast<std::uint32_t>(random() % 3),

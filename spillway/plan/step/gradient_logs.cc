@@ -11,7 +11,7 @@ class GradientLog {
   GradientLog(StepGraph& graph, const GradientUse& use) : graph_(graph), use_(use) {}
 
   void run() {
-    const auto& home = graph_.placement[use_.chunks.first].gradient;
+    const auto& home = home_of(graph_, use_);
     if (!home.in_memory()) return;
     for (const auto& hop : hops_between(home.kind, TierKind::storage)) {
       traits(hop.to).in_memory ? stage(hop) : write(hop);

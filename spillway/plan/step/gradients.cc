@@ -20,7 +20,7 @@ class GradientRoute {
       : graph_(graph),
         order_(graph.order),
         use_(use),
-        home_(graph.placement[use.chunks.first].gradient),
+        home_(home_of(graph, use)),
         made_(graph.completes_on_host(use.made) ? TierKind::host : graph.compute_tier()),
         hops_(hops_between(made_, home_.kind)) {
     for (auto c = use.chunks.first; c < use.chunks.end(); ++c) bytes_ += size_of(c);
@@ -56,7 +56,7 @@ class GradientRoute {
   Index add_place(std::size_t i, TierKind tier) {
     const auto out = graph_.add_buffer(BufferClass::grad, bytes_ > 0 ? bytes_ : kPage, order_.position(use_.made),
                                        leaves_by(i), tier);
-    if (traits(tier).on_host) graph_.out.buffers[out].node = home_.node;
+    if (traits(tier).on_host) graph_.out.buffers[out].node = graph_.placement[use_.chunks.first].gradient.node;
     return out;
   }
 
@@ -125,6 +125,12 @@ class GradientRoute {
 };
 
 }  // namespace
+
+const Residence& home_of(const StepGraph& graph, const GradientUse& use) {
+  auto c = use.chunks.first;
+  while (c < use.chunks.end() && !graph.is_mine(c)) ++c;
+  return graph.placement[c < use.chunks.end() ? c : use.chunks.first].gradient;
+}
 
 void add_gradients(StepGraph& graph) {
   for (const auto& use : gradients_of(graph.order, graph.layout)) {
