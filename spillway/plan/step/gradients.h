@@ -6,7 +6,7 @@
 
 namespace spillway::plan::step {
 
-/// The home of the gradients that a pass makes, as far as this process has their chunks. Without any it is of no matter.
+/// The home of the gradients that a pass makes for chunks of this process. Without any it is of no matter.
 [[nodiscard]] const Residence& home_of(const StepGraph& graph, const GradientUse& use);
 
 /// The fp32 sums of the gradients that a pass makes, and the place from which others are sent them.

@@ -128,8 +128,8 @@ class WeightRoute {
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
       bytes += graph_.weight_bytes(c);
       mine += graph_.is_mine(c) ? graph_.weight_bytes(c) : 0;
-      if (is_updated(c) && !graph_.placement[c].weight.keeps_own()) {
-        until = std::max(until, around_update(graph_, Lane::write, c));
+      if (is_updated(c) && !graph_.placement[c].weight.in_memory()) {
+        until = std::max(until, around_update(graph_, back_of(hop_from_home(c)).lane, c));
       }
     }
     HostWeights weights;
