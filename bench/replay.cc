@@ -40,7 +40,7 @@ spillway::plan::Description describe(const Shape& shape, std::uint64_t tokens) {
                            {at + "norms", {2, shape.hidden}, false}}});
   }
   out.tied_head = true;
-  out.hidden = static_cast<std::uint64_t>(shape.hidden);
+  out.hidden_size = static_cast<std::uint64_t>(shape.hidden);
   out.tokens = tokens;
   return out;
 }
