@@ -119,8 +119,8 @@ class Gradients {
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const plan::Description& description_;
-  const state::ComputeType type_ = description_.weight_dtype;         ///< of gradients as they are kept
-  const state::ComputeType given_ = description_.computes();  ///< and as they are handed over
+  const state::ComputeType type_ = description_.weight_dtype;  ///< of gradients as they are kept
+  const state::ComputeType given_ = description_.computes();   ///< and as they are handed over
   const Arenas arenas_;
   SparseEmbedding* const rows_;
   sink::GradientSink& sink_;

@@ -7,7 +7,8 @@ std::string model_words(const plan::Description& description, const state::Layou
   std::string words =
       text(state::name_of(description.weight_dtype), ' ', description.tied_head, ' ', description.chunk_elements, '\n');
   if (description.rule() != state::UpdateRule{.type = description.weight_dtype}) {  // which older volumes do not name
-    words += text(description.optimizer->name, ' ', state::name_of(description.state_format), ' ', description.seed, '\n');
+    words +=
+        text(description.optimizer->name, ' ', state::name_of(description.state_format), ' ', description.seed, '\n');
   }
   for (const auto& tensor : layout.tensors()) {
     words += text(tensor.block, ' ', tensor.spec.name);

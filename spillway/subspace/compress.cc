@@ -9,7 +9,7 @@ Bytes value_bytes(const kernels::Projector& it) noexcept {
   return it.nonzeros * it.stride() * sizeof(float);
 }
 
-/// Of a copy: values; then places, and numbers by column.
+/// A copy's values, then its places, and numbers by column.
 Bytes copy_bytes(const kernels::Projector& it) noexcept {
   return value_bytes(it) * (it.is_scattered() ? 2 : 1) + by_column_size(it) * sizeof(std::uint32_t);
 }

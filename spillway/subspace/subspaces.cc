@@ -215,10 +215,10 @@ void Subspaces::begin_refit(std::size_t tensor) {
   learning_ = tensor;
   if (it.published) return;
   it.next = it.projectors;
-  lane_.begin(it.next, left(tensor));
+  lane_.begin(it.next, calibration(tensor));
 }
 
-std::span<const float> Subspaces::left(std::size_t tensor) const {
+std::span<const float> Subspaces::calibration(std::size_t tensor) const {
   return std::span(rooms_[at(tensor).room]).first(elements(tensor));
 }
 
@@ -232,7 +232,7 @@ std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
 void Subspaces::refit(unsigned part, std::size_t tile) {
   auto& it = at(learning_);
   if (!it.published) return lane_.run(part, tile);
-  it.next = learned(it, left(learning_));
+  it.next = learned(it, calibration(learning_));
 }
 
 void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {

@@ -52,7 +52,7 @@ class Subspaces {
   /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
   /// and now, for this step's S when it is the first pair, which is not refitted from what is not finite.
   void refit(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
-  /// Whether look() comes before refit() and leave(): the pair of a published matrix that is not its first.
+  /// True if look() comes before refit() and leave(): the pair of a published matrix that is not its first.
   [[nodiscard]] bool looks(std::size_t tensor) const;
   /// Measures what the pair misses of such a gradient. True: more than the threshold. What is not finite counts as
   /// nothing.
@@ -106,7 +106,7 @@ class Subspaces {
   [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends);
   /// They have come: refitted() is what it is where they were made.
   void received(std::size_t tensor);
-  /// Whether put() has something new.
+  /// True if put() has something new.
   [[nodiscard]] bool has_news(std::size_t tensor) const { return at(tensor).refitted || at(tensor).looked; }
   /// The record to `projectors`, and behind it the pair, if it is new.
   void put(std::size_t tensor, std::byte* projectors) const;
@@ -154,7 +154,7 @@ class Subspaces {
   [[nodiscard]] subspace::Projectors learned(const Matrix& it, std::span<const float> gradient) const;
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;
   /// The gradient that the matrix is to be refitted from.
-  [[nodiscard]] std::span<const float> left(std::size_t tensor) const;
+  [[nodiscard]] std::span<const float> calibration(std::size_t tensor) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;

@@ -64,8 +64,8 @@ class DescribedImages:
 def plan_images(
     config: Config, model_config: Any, meta_model: MetaModel, on_gpu: bool, tell: Callable[[str], None]
 ) -> DescribedImages | None:
-    """The images of the run. None: its rows are text, or nobody knows; `tell` hears why. InputError where a row of the
-    data set is refused."""
+    """The images of the run. None: its rows are text, or nobody knows; `tell` hears why. InputError if a row of the
+    dataset is refused."""
     from spillway.data.media import media_of
 
     media = media_of(model_config, config)
