@@ -59,7 +59,7 @@ double refit_cost(const Reduced& it, std::uint64_t elements) {
   return static_cast<double>(elements * it.nonzeros) * kFitWork;
 }
 
-/// What subspace::descend() keeps, and a copy of the gradient that is looked at.
+/// The values that subspace::descend() keeps, and a copy of the gradient that is looked at.
 Bytes descent_work(const Reduced& it) {
   const auto sides = it.rows + it.columns;
   return (3 * it.rows * it.columns + 4 * sides * it.rank) * sizeof(float) + 2 * sides * it.nonzeros * sizeof(double);

@@ -26,7 +26,7 @@ static_assert(sizeof(RefitRecord) == 64);
 /// Steps of AdamW that learn a published pair (subspace/descent.h).
 inline constexpr int kDescentSteps = 100;
 
-/// Whether its projectors are scattered.
+/// True if its projectors are scattered.
 [[nodiscard]] constexpr bool is_published(const Reduced& it) noexcept {
   return it.by == &lsp_published;
 }
@@ -37,7 +37,7 @@ struct ProjectorField {
   Bytes first = 0, bytes = 0;  ///< of the values, and of the places behind them
 
   [[nodiscard]] constexpr Bytes value_bytes() const noexcept { return values * sizeof(float); }
-  /// Of blocks there are none.
+  /// Offset of the places; blocks have none.
   [[nodiscard]] constexpr Bytes places() const noexcept { return first + value_bytes(); }
   [[nodiscard]] constexpr Bytes place_bytes() const noexcept { return bytes - value_bytes(); }
 };

@@ -48,7 +48,7 @@ extern const Reduction lsp_published;  ///< the same with scattered projectors, 
 
 /// All that there are.
 [[nodiscard]] std::span<const Reduction* const> reductions() noexcept;
-/// By its word. Throws Error(bad_input) naming those that there are.
+/// The reduction of that word. Throws Error(bad_input) naming those that there are.
 [[nodiscard]] const Reduction& parse_reduction(std::string_view word);
 
 /// A matrix [rows, columns] whose gradient and moments are S [rank, rank].
