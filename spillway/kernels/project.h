@@ -38,12 +38,12 @@ struct Projector {
   const float* values = nullptr;  ///< [nonzeros][stride()]: value s of row i is values[s * stride() + i]
   std::size_t rows = 0, columns = 0, nonzeros = 0;
   const std::uint32_t* places = nullptr;  ///< columns of `values`, which lie alike; null: blocks
-  /// Of scattered ones that a GPU compresses by: where each column begins in what follows these columns + 1 numbers,
-  /// the numbers of its values, by row.
+  /// Index of scattered values by column, which a GPU compresses by: columns + 1 offsets, then the numbers of the values
+  /// of each column, by row.
   const std::uint32_t* by_column = nullptr;
 
   [[nodiscard]] constexpr bool is_scattered() const noexcept { return places != nullptr; }
-  // Of blocks:
+  // Blocks alone have the following.
   [[nodiscard]] constexpr std::size_t stride() const noexcept { return rows + kProjectorPad; }
   [[nodiscard]] constexpr std::size_t groups() const noexcept { return columns / nonzeros; }
   /// The first row of a group; of groups(): rows.
@@ -56,7 +56,7 @@ struct Projector {
 };
 
 /// Numbers of Projector::by_column.
-[[nodiscard]] constexpr std::size_t by_column_size(const Projector& projector) noexcept {
+[[nodiscard]] constexpr std::size_t column_index_size(const Projector& projector) noexcept {
   return projector.is_scattered() ? projector.columns + 1 + projector.nonzeros * projector.rows : 0;
 }
 

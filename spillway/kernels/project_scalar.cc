@@ -110,7 +110,7 @@ void number_columns(const Projector& projector, std::uint32_t* out) noexcept {
   std::fill_n(out, r.columns + 1, 0U);
   each([&](std::uint32_t column, std::size_t) { ++out[column + 1]; });
   for (std::size_t c = 0; c < r.columns; ++c) out[c + 1] += out[c];
-  // What comes first in a column moves on with each value, to where the next column begins.
+  // The offset of a column moves on with each value, until it is that of the next column.
   auto* const numbers = out + r.columns + 1;
   each([&](std::uint32_t column, std::size_t at) { numbers[out[column]++] = static_cast<std::uint32_t>(at); });
   std::copy_backward(out, out + r.columns, out + r.columns + 1);

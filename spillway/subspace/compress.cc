@@ -11,7 +11,7 @@ Bytes value_bytes(const kernels::Projector& it) noexcept {
 
 /// A copy's values, then its places, and numbers by column.
 Bytes copy_bytes(const kernels::Projector& it) noexcept {
-  return value_bytes(it) * (it.is_scattered() ? 2 : 1) + by_column_size(it) * sizeof(std::uint32_t);
+  return value_bytes(it) * (it.is_scattered() ? 2 : 1) + column_index_size(it) * sizeof(std::uint32_t);
 }
 
 /// The projector as it lies from `at` on.
@@ -51,7 +51,7 @@ kernels::Projector Compress::projector(std::size_t tensor, unsigned side) {
       const auto bytes = value_bytes(pair[k]);
       send(pair[k].values, there[k], bytes);
       if (!pair[k].is_scattered()) continue;
-      copy.numbers[k].resize(by_column_size(pair[k]));
+      copy.numbers[k].resize(column_index_size(pair[k]));
       number_columns(pair[k], copy.numbers[k].data());
       send(pair[k].places, there[k] + bytes, bytes);
       send(copy.numbers[k].data(), there[k] + 2 * bytes, copy.numbers[k].size() * sizeof(std::uint32_t));

@@ -75,7 +75,7 @@ Ranges ranges(const LossGradient& a) {
 Ranges ranges(const kernels::Projector& r) {
   const auto values = r.nonzeros * r.stride();
   return {source(r.values, values, 4), source(r.places, r.is_scattered() ? values : 0, 4),
-          source(r.by_column, r.by_column == nullptr ? 0 : by_column_size(r), 4)};
+          source(r.by_column, r.by_column == nullptr ? 0 : column_index_size(r), 4)};
 }
 
 Ranges ranges(const Compress& a) {

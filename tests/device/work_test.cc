@@ -279,7 +279,7 @@ struct LaidProjector {
       columns[i] = static_cast<std::uint32_t>((row * row + s * (shape.columns / shape.nonzeros)) % shape.columns);
     }
     view.places = columns.data();
-    std::vector<std::uint32_t> numbers(by_column_size(view));
+    std::vector<std::uint32_t> numbers(column_index_size(view));
     number_columns(view, numbers.data());
     places = image.put(columns);
     by_column = image.put(numbers);

@@ -166,7 +166,7 @@ TEST(Project, NumbersTheScatteredValuesOfEachColumnByRow) {
   for (const auto& shape : kShapes) {
     const Held r(shape.rows, shape.columns, shape.nonzeros, 3, Kind::scattered);
     const auto stride = r.view.stride();
-    std::vector<std::uint32_t> out(by_column_size(r.view), 99);
+    std::vector<std::uint32_t> out(column_index_size(r.view), 99);
     number_columns(r.view, out.data());
     EXPECT_EQ(out[0], 0U);
     EXPECT_EQ(out[shape.columns], shape.rows * shape.nonzeros);
