@@ -38,8 +38,8 @@ struct Projector {
   const float* values = nullptr;  ///< [nonzeros][stride()]: value s of row i is values[s * stride() + i]
   std::size_t rows = 0, columns = 0, nonzeros = 0;
   const std::uint32_t* places = nullptr;  ///< columns of `values`, which lie alike; null: blocks
-  /// Index of scattered values by column, which a GPU compresses by: columns + 1 offsets, then the numbers of the values
-  /// of each column, by row.
+  /// Index of scattered values by column, which a GPU compresses by: columns + 1 offsets, then the numbers of the
+  /// values of each column, by row.
   const std::uint32_t* by_column = nullptr;
 
   [[nodiscard]] constexpr bool is_scattered() const noexcept { return places != nullptr; }

@@ -24,7 +24,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 ROTATION = 20  # updates
-# By runs that left it out before its default was another.
+# Values in runs that left a key out before it had its present default.
 MEANT = {"lsp_residual": "none", "lsp_master": "exact", "lsp_projectors": "fitted"}
 OWN = {name: method for name in KEYS if (method := name.partition("_")[0]) in DEFAULTS}  # keys of one method alone
 OWN |= dict.fromkeys(("use_rslora", "use_dora"), "lora")
