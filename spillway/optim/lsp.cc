@@ -31,14 +31,14 @@ Bytes device_bytes(const Reduced& it) {
 std::vector<AuxiliaryPart> parts(const Reduced& it) {
   const auto fields = projector_fields(it);
   std::vector<AuxiliaryPart> out{{".fit", "F64", {sizeof(RefitRecord) / sizeof(double)}, 0, sizeof(RefitRecord)}};
-  const auto add = [&](const char* values, const char* places, const ProjectorField& field) {
+  const auto add = [&](const char* name, const char* values, const char* places, const ProjectorField& field) {
     const auto r = static_cast<std::int64_t>(it.nonzeros);
     const std::vector shape{r, static_cast<std::int64_t>(field.values) / r};
-    out.push_back({values, "F32", shape, field.first, field.value_bytes()});
-    if (field.place_bytes() > 0) out.push_back({places, "I32", shape, field.places(), field.place_bytes()});
+    out.push_back({is_published(it) ? values : name, "F32", shape, field.first, field.value_bytes()});
+    if (is_published(it)) out.push_back({places, "I32", shape, field.places(), field.place_bytes()});
   };
-  add(".p", ".p_places", fields.p);
-  add(".q", ".q_places", fields.q);
+  add(".p", ".p_values", ".p_places", fields.p);
+  add(".q", ".q_values", ".q_places", fields.q);
   return out;
 }
 

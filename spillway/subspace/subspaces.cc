@@ -154,8 +154,7 @@ void Subspaces::make(const Matrix& it, subspace::Projectors& pair, std::span<con
 }
 
 subspace::Projectors Subspaces::learned(const Matrix& it, std::span<const float> gradient) const {
-  const PairKey key{description_.seed, it.number, static_cast<std::uint64_t>(it.kept.refits)};
-  return learn(it.projectors, key, gradient);
+  return learn(it.projectors, {description_.seed, it.number, it.drawn}, gradient);
 }
 
 bool Subspaces::looks(std::size_t tensor) const {
@@ -176,6 +175,7 @@ bool Subspaces::look(std::size_t tensor, std::span<const float> gradient) {
 
 void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
+  it.drawn = static_cast<std::uint64_t>(it.kept.refits);
   make(it, it.projectors, gradient, parallel_for);
   it.record = {.refits = 1, .begun = it.kept.begun};
   if (it.published) it.record.missed = missed_share(it.projectors, gradient);
@@ -189,6 +189,7 @@ void Subspaces::begin_later(Matrix& it) {
   it.record = {.refits = it.kept.refits + 1,
                .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun,
                .missed = it.record.missed};
+  it.drawn = static_cast<std::uint64_t>(it.kept.refits);
   it.refitted = true;
   it.first = it.samples = false;
   it.room = kNoRoom;

@@ -140,6 +140,7 @@ class Subspaces {
     bool first = false;               ///< what it refitted is `projectors`, else `next`
     bool applied = false;             ///< that step
     std::size_t room = kNoRoom;       ///< with the gradient that it is to be refitted from
+    std::uint64_t drawn = 0;          ///< fits before the newest, which may end behind its step
     std::uint64_t version = 1;
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;

@@ -446,7 +446,7 @@ def test_what_does_not_fit_a_gpu_that_nobody_asked_for_says_what_does_without(
 
 
 LORA = ("--method", "lora", "--lora_r", "4")
-LSP = ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2")
+LSP = ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2", "--gradient_accumulation_steps", "1")
 FORMS = {
     "fp32": ("--compute_dtype", "fp32"),
     "fp16": ("--compute_dtype", "fp16"),
@@ -456,8 +456,8 @@ FORMS = {
     "clipping": ("--max_grad_norm", "0.1"),
     "packed": ("--packing",),
     "lora": LORA,
-    "subspaces": (*LSP, "--gradient_accumulation_steps", "1"),
-    "published subspaces": (*LSP, "--lsp_projectors", "published", "--lsp_check_every", "2", "--lsp_threshold", "0.05"),
+    "subspaces": LSP,
+    "published subspaces": (*LSP, "--lsp_projectors", "published", "--lsp_check_every", "2"),
 }
 
 
