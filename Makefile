@@ -1,4 +1,4 @@
-# The two commands of the README are `make quickstart` and `make test`. Both bring up .venv, which then holds the
+# `make quickstart` runs the demo, and `make test` every test and check. Both bring up .venv, which then holds the
 # `spillway` command. A second call does only what has changed since the first.
 #
 #   PYTHON=...          the interpreter .venv is made from (default: python3)

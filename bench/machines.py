@@ -44,10 +44,23 @@ ROWS = {"max_length": 2048, "per_device_train_batch_size": 4, "gradient_accumula
 LAPTOP_ROWS = {"max_length": 1024, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
 SHAPES = {model: model.split("-", 1)[1].lower().removeprefix("2.5-") for model in MODELS}  # names of bench/shapes.py
 PEAKS = {"rtx-4090": 165e12, "workstation": 165e12, "h100": 989e12}  # dense bf16 by data sheet, operations a second
-MEASURED_SHARE = 0.15  # of the peak: the H100's measured step of 1.5B, rounded
+MEASURED_SHARE = 0.15  # of the peak, rounded: the least of three steps of 1.5B in a GPU's tiles (docs/machines.md)
 DRIVE_BYTES = 600e12  # that a drive's maker lets it write
 STEP_TOKENS = 32_768
-GPU_STEPS = {"0.5b": 16_384, "1.5b": 32_768}  # tokens of the measured steps of gpu-prediction.json
+STEPS_OF_GPUS = (  # every step of Spillway that a GPU was timed with: GPU and call, shape, tokens, conditions, place
+    ("H100, first day", "0.5b", 16_384, "6 GiB, tiles of a CPU's size", "h100:steps.0.5b.cpu_tiles_6_gib"),
+    ("H100, first day", "0.5b", 16_384, "40 GiB", "h100:steps.0.5b.gpu_tiles_40_gib_deterministic"),
+    ("H100, first day", "0.5b", 16_384, "40 GiB, sums in any order", "h100:steps.0.5b.gpu_tiles_40_gib_any_order"),
+    ("H100, first day", "1.5b", 32_768, "8 GiB, tiles of a CPU's size", "h100:steps.1.5b.cpu_tiles_8_gib"),
+    ("H100, first day", "1.5b", 32_768, "8 GiB", "h100:steps.1.5b.gpu_tiles_8_gib"),
+    ("H100, second day", "0.5b", 16_384, "6 GiB", "h100:second_day.steps.0.5b, 6 GiB"),
+    ("H100, second day", "1.5b", 32_768, "8 GiB", "h100:second_day.steps.1.5b, 8 GiB"),
+    ("H200", "0.5b", 16_384, "6 GiB, before two changes", "h200:steps.before"),
+    ("H200", "0.5b", 16_384, "6 GiB, after the first change", "h200:steps.slices_and_norms"),
+    ("H200", "0.5b", 16_384, "6 GiB, after both", "h200:steps.all"),
+    ("H200", "1.5b", 32_768, "8 GiB, after both", "h200:steps.all 1.5b"),
+)  # fmt: skip
+OFFLOADED = "1.5b DeepSpeed 0.19.8 ZeRO-3, weights and optimizer in host memory, 24 GiB"  # a step of the H100's file
 FEWER_BITS = {"state_format": "int8"}
 FEWER_BITS_SHOWN = " Where these do not fit, the cell has 8-bit states and says so."
 MILLION = 1_000_000
@@ -111,13 +124,22 @@ def add_share(row: Row) -> Row:
 
 def measure_shares() -> list[Row]:
     """The share of the peak that each measured step of a GPU reached. An H200 computes as an H100 does."""
-    steps = json.loads((HERE / "results" / "gpu-nvidia-h100.json").read_text())["second_day"]["steps"]
-    h100 = {"gpu": "H100", "shape": "1.5b", "share_of_peak": steps["1.5b, 8 GiB"]["model_flops_per_second"]}
-    rows = [h100]
-    for step in json.loads((HERE / "results" / "gpu-prediction.json").read_text())["rows"]:
-        operations = model_flops(step["shape"], int(ROWS["max_length"]), GPU_STEPS[step["shape"]])
-        rows.append({"gpu": "H200", "shape": step["shape"], "share_of_peak": operations / step["measured"]})
-    return [row | {"share_of_peak": row["share_of_peak"] / PEAKS["h100"]} for row in rows]
+    rows = []
+    for gpu, shape, tokens, conditions, place in STEPS_OF_GPUS:
+        seconds = statistics.median(read_step(place)["counted"])
+        share = model_flops(shape, int(ROWS["max_length"]), tokens) / seconds / PEAKS["h100"]
+        rows.append({"gpu": gpu, "shape": shape, "conditions": conditions, "seconds": seconds, "share_of_peak": share})
+    return rows
+
+
+def read_step(place: str) -> Row:
+    """An entry of `steps` in a GPU's file of results. Its name may have dots."""
+    gpu, _, path = place.partition(":")
+    parent, _, names = path.partition("steps.")
+    held = json.loads((HERE / "results" / f"gpu-nvidia-{gpu}.json").read_text(encoding="utf-8"))
+    steps = (held[parent.rstrip(".")] if parent else held)["steps"]
+    shape = next((name for name in steps if names.startswith(f"{name}.")), None)
+    return dict(steps[shape][names.removeprefix(f"{shape}.")] if shape else steps[names])
 
 
 def read() -> list[Row]:
@@ -207,11 +229,35 @@ def draw_shares(known: dict[Cell, Row]) -> Iterator[str]:
 
 
 def draw_measured_shares() -> Iterator[str]:
-    yield "| measured step, full | share of the peak |"
-    yield "|---|---|"
+    yield "| GPU | full step of | limit of GPU memory, and conditions | seconds | share of the peak |"
+    yield "|---|---|---|---|---|"
     for row in measure_shares():
-        name = f"{row['gpu']}, Qwen2.5-{row['shape'].upper()}"
-        yield f"| {name} | {describe_percent(row)} |"
+        share = rounded(row["share_of_peak"] * 100)
+        yield f"| {row['gpu']} | {row['shape'].upper()} | {row['conditions']} | {row['seconds']:.2f} | {share} % |"
+
+
+def read_products(machine: str) -> str:
+    """The rate of matrix products that a profile assumes, beside the peak."""
+    gpu = json.loads((PROFILES / f"{machine}.json").read_text(encoding="utf-8"))["gpus"][0]
+    return f"{gpu['flops_per_second'] / 1e12:.0f} of {PEAKS[machine] / 1e12:.0f} TFLOPS"
+
+
+def describe_range() -> str:
+    """Shares of the steps of 1.5B in a GPU's tiles, in percent."""
+    rows = [row for row in measure_shares() if row["shape"] == "1.5b" and "CPU" not in row["conditions"]]
+    first, *others, last = sorted(rounded(row["share_of_peak"] * 100) for row in rows)
+    return f"{', '.join([first, *others])} and {last}"
+
+
+def describe_others() -> str:
+    operations = model_flops("1.5b", int(ROWS["max_length"]), STEP_TOKENS)
+    names = {"1.5b plain without offload": "plain PyTorch without offload reached",
+             OFFLOADED: "DeepSpeed ZeRO-3 with offload reached"}  # fmt: skip
+    found = []
+    for name, words in names.items():
+        seconds = statistics.median(read_step(f"h100:second_day.steps.{name}")["counted"])
+        found.append(f"{words} {rounded(operations / seconds / PEAKS['h100'] * 100)} %")
+    return " and ".join(found)
 
 
 def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:
@@ -219,10 +265,11 @@ def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:
     row = known.get(("h100", "Qwen2.5-1.5B", "full"))
     if row is None:
         return
-    step = json.loads((HERE / "results" / "gpu-nvidia-h100.json").read_text())["second_day"]["steps"]["1.5b, 8 GiB"]
+    step = read_step("h100:second_day.steps.1.5b, 8 GiB")
     planned, measured = rounded(row["step_seconds"]), rounded(statistics.median(step["counted"]))
     peak, limit = step["device_peak"] / GIB, step["gpu_memory"] / GIB
-    yield f"The H100's cell for 1.5B plans {planned} s, and the measured step took {measured} s. Their settings differ:"
+    yield f"The H100's cell for 1.5B plans {planned} s, and the step of the second day took {measured} s. Their"
+    yield "settings differ:"
     yield ""
     yield "| | memory of the GPU | kernels | seconds |"
     yield "|---|---|---|---|"
@@ -259,15 +306,13 @@ def page(rows: list[Row]) -> str:
         "A cell has the seconds of a step, the rate, the hours for a million tokens, and the bytes that a step writes",
         "to drives. The second table of a method has the bottleneck and the memory.",
         "",
-        "- The number in *italics* is **derived**: the rate if the GPU reaches 15 % of its peak, as the",
-        "  H100's measured step",
-        "  did. Expect that rate on a GPU that nobody has measured.",
-        "- `600 TB last` is the life of drives that may write 600 TB together, trained day and night at the",
-        "  planned rate.",
-        "- Adapters whose base fits the card need no Spillway: Unsloth keeps the whole state on the GPU and",
-        "  is faster. Bases",
-        "  in NF4 up to 14B and 30B-A3B are of that kind on 24 GiB, and all columns on 80 GiB.",
-        "",
+        "- The number in *italics* is **derived**: the rate of a GPU that reaches 15 % of its peak.",
+        "  [Measured shares](#measured-shares) has the step that this share comes from.",
+        "- `600 TB last 3 days`: at the planned rate, a drive rated for 600 TB is worn out after three days of",
+        "  training without a pause. Two drives share the bytes, and the figure is for 600 TB of both together.",
+        "- If the base of your adapters fits the GPU, you do not need offload. A trainer without it, such as Unsloth",
+        "  or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. The bases of",
+        "  all columns fit 80 GiB.",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
@@ -276,20 +321,36 @@ def page(rows: list[Row]) -> str:
         "- A bottleneck has the plan's name: `compute` is the GPU, or the CPUs without one. `path:0` is the drive, and",
         "  `paths` are the drives together.",
         "- A peak in DRAM counts the whole process, PyTorch included. `dram_budget` and `gpu_memory` limit the peaks.",
-        "- A plan fills a GPU up to the size on its box. A run takes only the free memory, which is less.",
+        "- A plan fills a GPU up to the size on its box. A run takes only the free memory. A desktop on the same GPU",
+        "  leaves less, and then the plan changes.",
         "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
         "",
         "## How far to trust the GPU rows",
         "",
-        "Rates of GPUs are optimistic. The plans count on passes that join micro-batches, on fused kernels and on fast",
-        "attention. These have run only in simulation. The tables compare shares of the GPU's peak: operations of the",
-        "model, without recomputation, divided by the data sheet's dense bf16 rate. A row that plans 45 % takes three",
-        "times as long on a GPU that reaches 15 %: divide its rate by three. `(drive)` marks rows whose GPU",
-        "waits for drives.",
+        "Rates of GPUs are optimistic. The profiles assume a rate for each kind of operation. For the RTX 4090 they",
+        f"assume {read_products('rtx-4090')} for products. The plans count on passes that join micro-batches, on fused",
+        "kernels and on fast attention, which have run only in simulation.",
+        "",
+        "The first table has the shares of the GPU's peak that the plans arrive at. A share counts the operations of",
+        "the model, without recomputation, and divides them by the data sheet's dense bf16 rate. A row that plans 45 %",
+        "takes three times as long on a GPU that reaches 15 %. `(drive)` marks rows whose GPU waits for drives.",
         "",
         *draw_shares(known),
         "",
+        "## Measured shares",
+        "",
+        "The table has every step of Spillway that was timed on a GPU, by the median of the counted steps. Weights",
+        "were random. All state outside the GPU was in DRAM.",
+        "",
         *draw_measured_shares(),
+        "",
+        "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Its three steps in a GPU's tiles reached",
+        f"  {describe_range()} %. The italics take the lowest of them.",
+        "- **The low end.** Steps of 0.5B in a GPU's tiles reached between half of that and nearly all of it. Halve",
+        "  the italics to plan with the lowest.",
+        "- **Tiles of a CPU's size** split a GPU's work too finely. The first day's calls found and corrected this.",
+        "- **Two days.** The step of 1.5B on the H100 had the same setting on both days.",
+        f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
         "",
         *explain_measured_step(known),
         "",

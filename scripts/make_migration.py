@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from spillway.config.foreign import OF_PEFT, OF_TRAINERS, advise
-from spillway.config.front_ends import METHODS, OWN, SHARED
+from spillway.config.front_ends import ENTRIES, METHODS, OWN, SHARED
 from spillway.config.keys import KEYS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,8 @@ Axolotl's file for QLoRA:
 {before}
 ```
 
-Spillway's file for the same run. The last two keys have no counterpart in Axolotl:
+Spillway's file for the same run. The last two keys have no counterpart in Axolotl. They limit DRAM, and name the
+drive for what does not fit:
 
 ```yaml
 {after}
@@ -55,6 +56,7 @@ Keys with the same answer share a row. A row's second cell begins with one of th
 - *The same*: Spillway has the key, with the same meaning. Its default may differ.
 - *Taken*: Spillway accepts the key in place of its own.
 - A Spillway key: write it instead.
+- *See the rows of its entries*: the key holds other keys, and each has its own row.
 - *Not needed*: Spillway does this by itself. Some cells name a key that changes how it does so. Remove the old key.
 - *Not supported*: Spillway does not do this. Remove the key. *Not supported by the command*: a script with
   `spillway.hf.Trainer` does this.
@@ -80,8 +82,7 @@ LOST = {  # tool: what a person loses, and what stays
         "The script, with [two lines changed](trainer.md)",
     ),
     "Unsloth": (
-        "Speed: a model that fits the GPU trains faster there. Its notebooks. Models in 4 bits other than NF4. GPUs of "
-        "AMD and Intel",
+        "Kernels for a model that fits the GPU. Its notebooks. Models in 4 bits other than NF4. GPUs of AMD and Intel",
         "Data and hyperparameters. Its scripts use TRL, so [two lines](trainer.md) replace `FastLanguageModel`",
     ),
 }
@@ -149,7 +150,7 @@ ABOUT = {
     "LoraConfig": "`method: lora` trains adapters; [the how-to](adapters.md) has the details.",
 }
 TAKEN = {
-    "adapter": f"taken: a directory of adapters means `lora_adapter`. In place of Axolotl's values: {METHODS}",
+    "adapter": f"taken: in place of Axolotl's values {METHODS}. A directory of adapters means `lora_adapter`",
     "activation_checkpointing": "taken: `true` means `activation_recompute: all`",
     "bf16": "taken: `true` means `compute_dtype: bf16`",
     "fp16": "taken: `true` means `compute_dtype: fp16`",
@@ -168,6 +169,7 @@ GROUPS = {  # heading of a table: the beginnings of its cells
     "Remove: Spillway does this by itself": ("not needed: ",),
     "Remove: not supported": ("not supported",),
 }
+BELOW = "see the rows of its entries"  # on the page, in place of the page's name
 MOST = 8  # keys of a row
 
 
@@ -183,7 +185,8 @@ def tool_keys(tool: str) -> list[str]:
 def describe(tool: str, name: str) -> str:
     """The second cell of a key's row."""
     same = "the same" if name in KEYS else ""
-    return REMARKS.get((tool, name)) or TAKEN.get(name) or same or advise(name)
+    words = REMARKS.get((tool, name)) or TAKEN.get(name) or same or advise(name)
+    return words.replace(ENTRIES, BELOW)
 
 
 def find_group(words: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -90,6 +92,32 @@ def test_a_machine_without_a_gpu_has_no_share_of_a_peak() -> None:
 )
 def test_a_cell_of_shares_marks_rows_that_wait_for_drives(bottleneck: str, share: float, words: str) -> None:
     assert machines.describe_share(FITS | {"bottleneck": bottleneck, "share_of_peak": share}) == words
+
+
+def test_every_timed_step_of_a_gpu_has_a_measured_share() -> None:
+    timed = {
+        (gpu, str(entry["counted"]))
+        for gpu in ("h100", "h200")
+        for name, entry in list_entries(json.loads((machines.HERE / f"results/gpu-nvidia-{gpu}.json").read_text()))
+        if "counted" in entry and "plain" not in name and "DeepSpeed" not in name
+    }
+    shown = {(place[:4], str(machines.read_step(place)["counted"])) for *_, place in machines.STEPS_OF_GPUS}
+    assert shown == timed
+
+
+def list_entries(held: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every mapping of a file of results, with its name."""
+    if isinstance(held, dict):
+        yield name, held
+        for key, value in held.items():
+            yield from list_entries(value, key)
+
+
+def test_measured_shares_of_the_file_are_those_of_the_steps() -> None:
+    rows = machines.measure_shares()
+    assert json.loads(machines.RESULTS.read_text(encoding="utf-8"))["measured_shares"] == rows
+    large = [row for row in rows if row["shape"] == "1.5b" and "CPU" not in row["conditions"]]
+    assert round(min(row["share_of_peak"] for row in large), 2) == machines.MEASURED_SHARE
 
 
 def test_every_plan_for_a_gpu_has_its_share_of_the_peak() -> None:
