@@ -33,7 +33,7 @@ struct Reduction {
   const char* auxiliary = "";  ///< of the auxiliary fields for people, and of their file, without ".safetensors"
   const char* others = "";     ///< what a state may be of whose auxiliary fields do not fit, for people
   Bytes record = 0;            ///< of the auxiliary fields, the bytes that come first and change with every step
-  bool looks = false;          ///< takes a whole gradient every RefitRule::every updates, to see what is missed of it
+  bool looks = false;          ///< takes a whole gradient every RefitRule::check_every updates, to see what is missed
   Bytes (*auxiliary_bytes)(const Reduced& it) = nullptr;  ///< all of them
   std::vector<AuxiliaryPart> (*parts)(const Reduced& it) = nullptr;
   Bytes (*device_bytes)(const Reduced& it) = nullptr;   ///< of a copy that passes on a device reduce gradients by
