@@ -38,11 +38,13 @@ TEST(Kinds, EveryTaskOfASchedule) {
     if (changes) shape = {.layers = 2, .subspace = "up|down"};
     if (shared) shape.virtual_ranks = 2;
     auto description = test::describe(shape);
+    if (round % 3 == 1) description.feature_bytes = 8192;
     if (shared) description.world = {.size = 2, .rank = random() % 2, .local = 1 + random() % 2};
     const auto layout = description.layout();
     auto placement = round % 2 == 0 ? test::random_placement_of(layout, random)
                                     : test::random_device_placement(description, layout, random);
     if (changes) placement = test::changing_placement(description, layout);
+    if (round % 4 < 2) placement.features.keep();
     const auto saved = test::random_saved(layout, random);
     const Redo redo{.gradients = random() % 2 == 0, .period = 3};
     for (const auto& task : make_schedule(description, layout, placement, {}, redo, saved).tasks) {
