@@ -111,7 +111,9 @@ bool whole_run(const VolumeSettings& settings, const Holdings& found) {
   if (!found.any(State::nothing)) return true;
   throw Error(ErrorCode::bad_input, text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
                                          " holds a part of this run, but ", found.names({State::nothing}),
-                                         " does not; name the paths that the run was started with, in their order"));
+                                         " does not; name the paths that the run was started with, in their order. If a "
+                                         "drive is lost, remove the volumes of the others, and go back to a checkpoint "
+                                         "that stands alone with --resume_from_checkpoint"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ from typing import Any
 
 from spillway.config.foreign import describe_foreign_value
 from spillway.config.keys import KEYS
-from spillway.config.values import parse_flag, parse_number
+from spillway.config.values import Kind, parse_flag, parse_number
 from spillway.errors import InputError
 
 RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing")
@@ -41,9 +41,17 @@ def take_value(name: str, value: Any, key: str, given: Any) -> Any:
         meant = kind.parse(value)
     except ValueError:
         raise InputError(f"{name}: got {value!r}, expects {kind.expected}") from None
-    if given is not None and str(given).lower() != str(meant).lower():
+    if given is not None and not means(kind, given, meant):
         raise InputError(f"{name}: {value} contradicts {key}: {given}; give only one of the two")
     return meant
+
+
+def means(kind: Kind, given: Any, meant: Any) -> bool:
+    """True if a key's value as given parses to `meant`."""
+    try:
+        return bool(kind.parse(given) == meant)
+    except ValueError:
+        return False
 
 
 def recompute(name: str, value: Any, given: Any, notices: list[str]) -> str:

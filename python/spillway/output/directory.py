@@ -269,15 +269,13 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
         found = newest_resumable(output_dir)
         if found is None and asked is True and not on_paths and not has_teacher_begun(config, output_dir):
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir, config.paths)}")
-        if found and not on_paths and not stands_alone(found) and (alone := newest_alone(output_dir)):
-            raise InputError(
-                f"resume_from_checkpoint: the state of {found} lies on storage paths, and none of the run's volumes is "
-                "there; mount them again, or go back to a checkpoint that stands alone: --resume_from_checkpoint "
-                f"{alone}"
-            )
+        if found and not on_paths:
+            require_volumes(config, output_dir, found)
         return found
     path = Path(asked)
     if path.resolve() == output_dir.resolve() and (found := newest_resumable(output_dir)):
+        if not on_paths:
+            require_volumes(config, output_dir, found)
         return found
     if not (path / RUN_STATE).is_file():
         what = f"has no {RUN_STATE}, so it cannot be resumed from" if path.is_dir() else "is no directory"
@@ -294,6 +292,19 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
             f"`spillway export --output_dir {path.parent} --checkpoint {path} --to DIR` makes one that stands alone"
         )
     return path
+
+
+def require_volumes(config: Config, output_dir: Path, found: Path) -> None:
+    """InputError if the run keeps its steps on volumes, none of which is there. A drive may only be unmounted, so the
+    run goes on without it only from a checkpoint that is named. `found`: the newest checkpoint."""
+    known = load_identity(output_dir, config.overwrite, config.paths)
+    durable = known is not None and known.durability != "none" and bool(config.paths)
+    if (durable or not stands_alone(found)) and (alone := newest_alone(output_dir)):
+        raise InputError(
+            f"resume_from_checkpoint: the steps of the run in {output_dir} lie on storage paths, and none of its "
+            "volumes is there; mount them again, or go back to a checkpoint that stands alone: "
+            f"--resume_from_checkpoint {alone}"
+        )
 
 
 def adopt(output_dir: Path) -> None:

@@ -162,6 +162,7 @@ def test_other_names_of_a_key_have_its_values() -> None:
         is False
     )
     assert configured("--deterministic", "--full_determinism", "true").full_determinism is True
+    assert configured("--deterministic", "true", "--full_determinism", "1").full_determinism is True
     assert resolve({"deterministic": False}, {"full_determinism": True}).full_determinism is True
     names = yaml.safe_load(configured("--adapter", "saved", "--deterministic").text())
     assert names["lora_adapter"] == "saved" and not {"adapter", "deterministic"} & names.keys()

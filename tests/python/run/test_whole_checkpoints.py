@@ -77,6 +77,39 @@ def test_the_run_itself_goes_on_with_an_empty_path(
     assert result(out) == result(whole)
 
 
+def test_an_unmounted_path_is_not_taken_for_a_lost_one(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(7, inputs, tmp_path)  # the newest checkpoint stands alone
+    (tmp_path / "storage").rename(tmp_path / "away")
+    (tmp_path / "storage").mkdir()
+    assert main(["resume", str(out)]) == 2
+    assert f"mount them again, or go back to a checkpoint that stands alone: --resume_from_checkpoint {out}" in (
+        capfd.readouterr().err
+    )
+    assert names(tmp_path / "storage") == [] and list_manifests(out) == ["checkpoint-2", "checkpoint-4"]
+    (tmp_path / "storage").rmdir()
+    (tmp_path / "away").rename(tmp_path / "storage")
+    assert main(["resume", str(out)]) == 0
+    assert result(out) == result(whole)
+
+
+def test_one_of_two_lost_paths_is_answered_by_removing_the_other_volume(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    out = kill_in_step(7, inputs, tmp_path, "--storage", f"{other},capacity=256MiB")
+    shutil.rmtree(other)
+    other.mkdir()
+    back = ["resume", str(out), "--resume_from_checkpoint", str(out / "checkpoint-6")]
+    assert main(back) == 2
+    assert "If a drive is lost, remove the volumes of the others" in capfd.readouterr().err
+    shutil.rmtree(tmp_path / "storage")
+    (tmp_path / "storage").mkdir()
+    assert main(back) == 0
+    assert result(out) == result(whole)
+
+
 def test_durable_checkpoints_and_those_that_stand_alone_take_turns(
     inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
