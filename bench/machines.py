@@ -253,11 +253,11 @@ def describe_others() -> str:
     operations = model_flops("1.5b", int(ROWS["max_length"]), STEP_TOKENS)
     names = {"1.5b plain without offload": "plain PyTorch without offload reached",
              OFFLOADED: "DeepSpeed ZeRO-3 with offload reached"}  # fmt: skip
-    found = []
+    shares = []
     for name, words in names.items():
         seconds = statistics.median(read_step(f"h100:second_day.steps.{name}")["counted"])
-        found.append(f"{words} {rounded(operations / seconds / PEAKS['h100'] * 100)} %")
-    return " and ".join(found)
+        shares.append(f"{words} {rounded(operations / seconds / PEAKS['h100'] * 100)} %")
+    return " and ".join(shares)
 
 
 def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:

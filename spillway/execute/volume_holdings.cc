@@ -109,11 +109,12 @@ bool whole_run(const VolumeSettings& settings, const Holdings& found) {
              "times; name the paths that the run was last on, or start anew with --overwrite"));
   }
   if (!found.any(State::nothing)) return true;
-  throw Error(ErrorCode::bad_input, text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
-                                         " holds a part of this run, but ", found.names({State::nothing}),
-                                         " does not; name the paths that the run was started with, in their order. If a "
-                                         "drive is lost, remove the volumes of the others, and go back to a checkpoint "
-                                         "that stands alone with --resume_from_checkpoint"));
+  throw Error(ErrorCode::bad_input,
+              text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
+                   " holds a part of this run, but ", found.names({State::nothing}),
+                   " does not; name the paths that the run was started with, in their order. If a "
+                   "drive is lost, remove the volumes of the others, and go back to a checkpoint "
+                   "that stands alone with --resume_from_checkpoint"));
 }
 
 }  // namespace
