@@ -98,6 +98,7 @@ def test_one_of_two_lost_paths_is_answered_by_removing_the_other_volume(
     inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
+    other.mkdir()
     out = kill_in_step(7, inputs, tmp_path, "--storage", f"{other},capacity=256MiB")
     shutil.rmtree(other)
     other.mkdir()
