@@ -36,7 +36,7 @@ def test_what_keeps_a_word_has_it() -> None:
         ("tests/sys/cpu_test.cc", "auto all = control_groups();", "write cgroup"),
         ("python/spillway/hf.py", '"""Of a data set."""', "write dataset"),
         ("docs/reference/data.md", "Data sets by name", "write dataset"),
-        ("spillway/plan/schedule.h", "std::uint32_t image_every;", "write chunk snapshot"),
+        ("spillway/journal/record.h", "std::uint32_t image_every;", "write chunk snapshot"),
         ("README.md", "equal to the last bit", "write bit for bit"),
     ],
 )

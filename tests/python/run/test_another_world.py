@@ -15,7 +15,7 @@ import pytest
 
 import real_runs
 import seeds
-from spillway._engine import DurableStep, KeptLine, ListedVolume, Superblock, WayKind
+from spillway._engine import DurableStep, KeptLine, ListedVolume, PlannedTier, PlanSummary, Superblock, WayKind
 from spillway.base.ranks import Ranks
 from spillway.config import resolve
 from spillway.errors import DoesNotFit, InputError
@@ -101,10 +101,10 @@ def test_a_shard_that_nobody_reaches_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_room_for_both_is_asked_for_first(tmp_path: Path) -> None:
     _, lines = left_by_two(tmp_path)
-    path = {"name": "path:0", "planned_peak": 1 << 60}
+    tiers = [PlannedTier(name="dram", planned_peak=1), PlannedTier(name="path:0", planned_peak=1 << 60)]
     with pytest.raises(DoesNotFit, match=r"1 processes go on with what 2 have left.* too few\. Nothing was written"):
-        lines.require_room({"tiers": [{"name": "dram", "planned_peak": 1}, path]})
-    lines.require_room({"tiers": [path | {"planned_peak": 1 << 20}]})
+        lines.require_room(PlanSummary(tiers=tiers))
+    lines.require_room(PlanSummary(tiers=[PlannedTier(name="path:0", planned_peak=1 << 20)]))
 
 
 def test_a_block_device_has_room_for_one_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

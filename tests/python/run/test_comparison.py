@@ -18,6 +18,7 @@ from both_ways import replace_model
 from breadth import some
 from needs import package
 from spillway import _engine
+from spillway._engine import StepUpdate
 from spillway.model.head.preference import Compared
 from spillway.model.head.row_losses import Preference
 from spillway.run.session import EngineSession
@@ -125,7 +126,13 @@ def test_a_wrong_update_is_found(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = EngineSession.rates
-    monkeypatch.setattr(EngineSession, "rates", lambda *given: right(*given) | {"beta1": 0.5})
+
+    def spoil(session: EngineSession, learning_rate: float) -> StepUpdate:
+        update = right(session, learning_rate)
+        update.hyperparameters = update.hyperparameters | {"beta1": 0.5}
+        return update
+
+    monkeypatch.setattr(EngineSession, "rates", spoil)
     assert check(given, tmp_path, "--compute_dtype", "fp32") == 1
     shown = capsys.readouterr().out
     assert "BEYOND" in shown and "The two ways differ." in shown

@@ -291,7 +291,7 @@ def test_a_resume_wants_what_the_teacher_gave(
 def test_a_checkpoint_that_stands_alone_asks_the_teacher_again(given: Path, whole: Path, tmp_path: Path) -> None:
     alone, checkpoint = tmp_path / "alone", whole / "out" / "checkpoint-2"
     assert real_runs.main(["export", str(whole / "out"), "--to", str(alone), "--checkpoint", str(checkpoint)]) == 0
-    assert train(given, tmp_path / "out", "--resume_from_checkpoint", str(alone), *DURABLE[:4]) == 0
+    assert train(given, tmp_path / "out", "--resume_from_checkpoint", str(alone), *DURABLE[:4], *DURABLE[-2:]) == 0
     found, expected = (steps_of(out) for out in (tmp_path / "out", whole / "out"))
     assert [row["loss"] for row in found] == [row["loss"] for row in expected[2:]]
     assert (tmp_path / "out" / STORED).read_bytes() == (whole / "out" / STORED).read_bytes()
