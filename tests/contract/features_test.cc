@@ -21,22 +21,13 @@ plan::Description with_features(plan::Description description) {
   return description;
 }
 
-/// Also between evaluations, and with pauses in which all updates end. `on_path`: of the features.
+/// `on_path`: of the features.
 Outcome train_with(const plan::Description& description, Settings settings, bool on_path) {
   test::Training training(description, std::move(settings), false);
-  auto& engine = training.engine;
-  auto& toy = training.toy;
-  if (plan::has_features(description, engine.layout())) {
-    EXPECT_EQ(engine.plan().placement.features.in_memory(), !on_path);
+  if (plan::has_features(description, training.engine.layout())) {
+    EXPECT_EQ(training.engine.plan().placement.features.in_memory(), !on_path);
   }
-  Outcome out;
-  for (std::uint64_t s = 0; s < 5; ++s) {
-    out.norms.push_back(toy.step(s).grad_norm);
-    if (s % 2 == 0) toy.step(1000 + s, false);
-    if (s % 3 == 1) engine.flush();
-  }
-  out.masters = toy.masters();
-  return out;
+  return test::train_with_pauses(training);
 }
 
 TEST(Features, ComeBackAsTheyWere) {

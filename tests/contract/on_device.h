@@ -53,6 +53,18 @@ class Training {
   Toy toy;
 };
 
+/// Five steps, evaluations among them, and pauses in which all updates end.
+inline Outcome train_with_pauses(Training& training) {
+  Outcome out;
+  for (std::uint64_t s = 0; s < 5; ++s) {
+    out.norms.push_back(training.toy.step(s).grad_norm);
+    if (s % 2 == 0) training.toy.step(1000 + s, false);
+    if (s % 3 == 1) training.engine.flush();
+  }
+  out.masters = training.toy.masters();
+  return out;
+}
+
 /// Steps of which some are updated on a device and some on the host go on from each other's, in lives of at most
 /// `longest` steps: blocks live there, or pass, or there is none.
 inline void expect_lives_with_a_device(const DurableRun& run, std::size_t paths, std::uint64_t longest,

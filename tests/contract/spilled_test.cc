@@ -30,21 +30,12 @@ plan::SavedActivations saved_of(const plan::Description& description, plan::Spil
   return out;
 }
 
-/// Also between evaluations, and with pauses in which all updates end. `queued`: as test::Training's.
+/// `queued`: as test::Training's.
 Outcome train_spilled(const plan::Description& description, Settings settings, std::size_t expected,
                       bool queued = false) {
   test::Training training(description, std::move(settings), queued);
-  auto& engine = training.engine;
-  auto& toy = training.toy;
-  EXPECT_EQ(engine.plan().spilling.size(), expected);
-  Outcome out;
-  for (std::uint64_t s = 0; s < 5; ++s) {
-    out.norms.push_back(toy.step(s).grad_norm);
-    if (s % 2 == 0) toy.step(1000 + s, false);
-    if (s % 3 == 1) engine.flush();
-  }
-  out.masters = toy.masters();
-  return out;
+  EXPECT_EQ(training.engine.plan().spilling.size(), expected);
+  return test::train_with_pauses(training);
 }
 
 TEST(Spilled, ComesBackAsItWas) {

@@ -25,7 +25,7 @@ float number(std::uint32_t index, std::uint32_t seed) {
   return static_cast<float>(mix(index + seed * 0x9E3779B9U) >> 8) * 0x1p-23F - 1;
 }
 
-/// Where the values of a projector lie.
+/// The places of a projector's values.
 enum class Kind : std::uint8_t { blocks, scattered };
 constexpr std::array kKinds = {Kind::blocks, Kind::scattered};
 

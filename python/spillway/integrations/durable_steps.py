@@ -46,7 +46,9 @@ class DurableSteps(StreamedSession):
         self._has_trained = self._has_trained and self._streamed is not None
         with streams.guard(), self._end_together():
             self._try_save()  # type: ignore[attr-defined]
-            return self._trained(find_checkpoint(resume_from_checkpoint, self.args.output_dir), *positional, **named)
+            result = self._trained(find_checkpoint(resume_from_checkpoint, self.args.output_dir), *positional, **named)
+            self._record_experts()
+            return result
 
     def _trained(self, resume_from_checkpoint: Any, *positional: Any, **named: Any) -> Any:
         self._lock_directory(resume_from_checkpoint)
@@ -55,18 +57,14 @@ class DurableSteps(StreamedSession):
             if self._pairs is not None:
                 from_where = Path(newest) if newest else None
                 self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
-            result = super().train(newest, *positional, **named)  # type: ignore[misc]
-            self._record_experts()
-            return result
+            return super().train(newest, *positional, **named)  # type: ignore[misc]
         run = self._open_run(resume_from_checkpoint)
         if self._pairs is not None:
             self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
         unfinished = Unfinished(self)
         self.add_callback(unfinished)  # type: ignore[attr-defined]
         try:
-            result = super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
-            self._record_experts()
-            return result
+            return super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
         finally:
             self.remove_callback(unfinished)  # type: ignore[attr-defined]
             if self._run is not None:

@@ -36,7 +36,7 @@ class GenerationMemory:
     on_device: int = 0  # of the compute device; 0: generation is on the CPUs, or on a server
 
     @contextmanager
-    def named(self) -> Iterator[None]:
+    def explain_refusals(self) -> Iterator[None]:
         """A refusal of a plan says what generation takes of its memory."""
         try:
             yield

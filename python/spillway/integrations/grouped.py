@@ -183,7 +183,7 @@ class Grouped(WithoutReference):
 
     def name_generation(self) -> AbstractContextManager[None]:
         """A refusal of a plan says what generation takes of its memory."""
-        return self._memory.named()
+        return self._memory.explain_refusals()
 
     def measure(self, trainer: Any, origin: Origin, config: Config) -> Sizes:
         """The largest step, and the memory of generation. DoesNotFit where that alone exceeds the budget. `config`:

@@ -182,7 +182,7 @@ def gpu_settings(place: Place) -> DeviceSettings:
     return DeviceSettings(name=f"cuda:{place.device.index}", stream=place.stream())
 
 
-def left(plan: PlanSummary) -> int:
+def count_torch_bytes(plan: PlanSummary) -> int:
     """Bytes of a GPU that a plan leaves to PyTorch: what the engine's own memory does not take."""
     tier = next((tier for tier in plan.tiers if tier.name == "device"), None)
     if tier is None:

@@ -266,16 +266,12 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
     if asked is None:
         return None
     if asked in (True, "auto"):
-        found = newest_resumable(output_dir)
+        found = find_newest_checkpoint(config, output_dir, on_paths)
         if found is None and asked is True and not on_paths and not has_teacher_begun(config, output_dir):
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir, config.paths)}")
-        if found and not on_paths:
-            require_volumes(config, output_dir, found)
         return found
     path = Path(asked)
-    if path.resolve() == output_dir.resolve() and (found := newest_resumable(output_dir)):
-        if not on_paths:
-            require_volumes(config, output_dir, found)
+    if path.resolve() == output_dir.resolve() and (found := find_newest_checkpoint(config, output_dir, on_paths)):
         return found
     if not (path / RUN_STATE).is_file():
         what = f"has no {RUN_STATE}, so it cannot be resumed from" if path.is_dir() else "is no directory"
@@ -294,17 +290,21 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
     return path
 
 
-def require_volumes(config: Config, output_dir: Path, found: Path) -> None:
-    """InputError if the run keeps its steps on volumes, none of which is there. A drive may only be unmounted, so the
-    run goes on without it only from a checkpoint that is named. `found`: the newest checkpoint."""
+def find_newest_checkpoint(config: Config, output_dir: Path, on_paths: bool) -> Path | None:
+    """The newest checkpoint. InputError if the run keeps its steps on volumes, none of which is there. A drive may only
+    be unmounted, so the run goes on without it only from a checkpoint that is named."""
+    checkpoint = newest_resumable(output_dir)
+    if checkpoint is None or on_paths:
+        return checkpoint
     known = load_identity(output_dir, config.overwrite, config.paths)
     durable = known is not None and known.durability != "none" and bool(config.paths)
-    if (durable or not stands_alone(found)) and (alone := newest_alone(output_dir)):
+    if (durable or not stands_alone(checkpoint)) and (alone := newest_alone(output_dir)):
         raise InputError(
             f"resume_from_checkpoint: the steps of the run in {output_dir} lie on storage paths, and none of its "
             "volumes is there; mount them again, or go back to a checkpoint that stands alone: "
             f"--resume_from_checkpoint {alone}"
         )
+    return checkpoint
 
 
 def adopt(output_dir: Path) -> None:

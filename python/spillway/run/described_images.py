@@ -163,6 +163,7 @@ def measure(meta_model: MetaModel, batch: Batch, on_gpu: bool, row: tuple[int, i
     from spillway.model.batches.batch import count_bytes
     from spillway.model.measure.image_memory import ImageMemory
     from spillway.model.measure.tower_operations import feature_bytes, find_shape
+    from spillway.model.meta.image_tower import ImageTower
 
     assert batch.images is not None
     rows, width = batch.input_ids.shape[0], meta_model.width
@@ -170,7 +171,7 @@ def measure(meta_model: MetaModel, batch: Batch, on_gpu: bool, row: tuple[int, i
     element = meta_model.dtype.itemsize
     trained = bool(meta_model.tower)
     memory = ImageMemory(
-        tower=0 if trained else sum(each.numel() for each in meta_model.carried) * element,
+        tower=0 if trained else ImageTower(meta_model).bytes,
         computing=shape.computing_bytes(element, trained),
         kept=(shape.levels - 1) * batch.tokens * width * element,
         pixels=count_bytes(batch.images),

@@ -143,7 +143,7 @@ class EngineSession:
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
             recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
-        self._telemetry.bound_device(device.left(self.planned))
+        self._telemetry.bound_device(device.count_torch_bytes(self.planned))
         with translated():
             self._stream = Stream(
                 self._spec.meta_model,

@@ -19,13 +19,12 @@ class GradientLog {
   }
 
  private:
-  [[nodiscard]] Bytes size_of(Index c) const { return graph_.is_mine(c) ? graph_.grad_bytes(c) : 0; }
-
   void stage(const Hop& hop) {
     const auto pass = use_.made, from = graph_.gradients[use_.chunks.first].buffer;
     const auto until = around_pass(graph_, hop.lane, pass);
     staging_ = graph_.add_buffer(BufferClass::grad, graph_.out.buffers[from].bytes, graph_.order.position(pass), until);
-    for (const auto& it : parts_of(graph_, hop, use_.chunks, [this](Index c) { return size_of(c); })) {
+    for (const auto& it :
+         parts_of(graph_, hop, use_.chunks, [this](Index c) { return count_gradient_bytes(graph_, c); })) {
       const Object what{ObjectKind::gradient, it.chunks.first, it.chunks.count};
       const Move move{what, {from, it.at}, {staging_, it.at}, it.bytes};
       const auto copy = add_transfer(graph_, hop.lane, Phase::backward, move, until);
@@ -40,22 +39,19 @@ class GradientLog {
 
   void write(const Hop& hop) {
     for (auto c = use_.chunks.first; c < use_.chunks.end(); ++c) {
-      if (!graph_.is_mine(c)) continue;
-      const auto task = graph_.write_grad[c] = staging_ != kNone ? write_staged(hop, c) : write_kept(c);
-      graph_.need(task, graph_.find_event(c, ChunkEvent::gradient_complete));
-      graph_.need(task, graph_.find_event(c, ChunkEvent::gradient_refitted));
+      if (graph_.is_mine(c)) write_gradient(graph_, c, staging_ != kNone ? write_staged(hop, c) : write_kept(c));
     }
   }
 
   Index write_staged(const Hop& hop, Index c) {
     const Place from{staging_, graph_.gradients[c].offset};
-    return add_hop(graph_, hop.lane, Phase::backward, {{ObjectKind::gradient, c}, from, {}, size_of(c)},
+    return add_hop(graph_, hop.lane, Phase::backward, {{ObjectKind::gradient, c}, from, {}, graph_.grad_bytes(c)},
                    graph_.out.buffers[staging_].last);
   }
 
   Index write_kept(Index c) {
-    const auto out =
-        add_gradient_log(graph_, {ObjectKind::gradient, c}, graph_.gradients[c], size_of(c), graph_.order.positions());
+    const auto out = add_gradient_log(graph_, {ObjectKind::gradient, c}, graph_.gradients[c], graph_.grad_bytes(c),
+                                      graph_.order.positions());
     const bool adds = has_use(uses_of_update(graph_.description, graph_.layout, c), ObjectKind::gradient, Access::add);
     if (adds) graph_.need(graph_.out.update_task[c], out, true);
     return out;

@@ -23,7 +23,7 @@ class GradientRoute {
         home_(home_of(graph, use)),
         made_(graph.completes_on_host(use.made) ? TierKind::host : graph.compute_tier()),
         hops_(hops_between(made_, home_.kind)) {
-    for (auto c = use.chunks.first; c < use.chunks.end(); ++c) bytes_ += size_of(c);
+    for (auto c = use.chunks.first; c < use.chunks.end(); ++c) bytes_ += count_gradient_bytes(graph, c);
   }
 
   /// The place that they stay at, or leave from for a path.
@@ -40,8 +40,6 @@ class GradientRoute {
   }
 
  private:
-  /// Other processes have the rest.
-  [[nodiscard]] Bytes size_of(Index c) const { return graph_.is_mine(c) ? graph_.grad_bytes(c) : 0; }
   [[nodiscard]] Event event(Index c, ChunkEvent what) const { return graph_.find_event(c, what); }
 
   /// Position up to which gradients lie where they leave by hop i; behind the last hop: at home.
@@ -74,7 +72,8 @@ class GradientRoute {
     const auto& hop = hops_[i];
     const bool arrives = traits(hop.to).in_memory, ends = i + 1 == hops_.size();
     const auto to = arrives ? last_ : kNone;
-    for (const auto& it : parts_of(graph_, hop, use_.chunks, [this](Index c) { return size_of(c); })) {
+    for (const auto& it :
+         parts_of(graph_, hop, use_.chunks, [this](Index c) { return count_gradient_bytes(graph_, c); })) {
       if (it.bytes == 0) continue;
       const Move move{{ObjectKind::gradient, it.chunks.first, it.chunks.count},
                       {from, it.at},
@@ -84,7 +83,7 @@ class GradientRoute {
                                 : add_hop(graph_, hop.lane, Phase::backward, move, graph_.out.buffers[from].last);
       for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
         if (!arrives) {
-          write(c, task);
+          write_gradient(graph_, c, task);
           continue;
         }
         graph_.brings(task, event(c, ChunkEvent::gradient_complete));
@@ -92,12 +91,6 @@ class GradientRoute {
       }
     }
     return arrives ? to : from;
-  }
-
-  void write(Index c, Index task) {
-    graph_.need(task, event(c, ChunkEvent::gradient_complete));
-    graph_.need(task, event(c, ChunkEvent::gradient_refitted));
-    graph_.write_grad[c] = task;
   }
 
   void settle(Index at) {
@@ -110,7 +103,7 @@ class GradientRoute {
         graph_.out.groups[c].grad = place;
         graph_.lets_go(event(c, ChunkEvent::gradient_used), at);
       }
-      place.offset += size_of(c);
+      place.offset += count_gradient_bytes(graph_, c);
     }
   }
 
@@ -130,6 +123,16 @@ const Residence& home_of(const StepGraph& graph, const GradientUse& use) {
   auto c = use.chunks.first;
   while (c < use.chunks.end() && !graph.is_mine(c)) ++c;
   return graph.placement[c < use.chunks.end() ? c : use.chunks.first].gradient;
+}
+
+Bytes count_gradient_bytes(const StepGraph& graph, Index c) {
+  return graph.is_mine(c) ? graph.grad_bytes(c) : 0;
+}
+
+void write_gradient(StepGraph& graph, Index c, Index task) {
+  graph.need(task, graph.find_event(c, ChunkEvent::gradient_complete));
+  graph.need(task, graph.find_event(c, ChunkEvent::gradient_refitted));
+  graph.write_grad[c] = task;
 }
 
 void add_gradients(StepGraph& graph) {

@@ -9,6 +9,12 @@ namespace spillway::plan::step {
 /// The home of the gradients that a pass makes for chunks of this process. Without any it is of no matter.
 [[nodiscard]] const Residence& home_of(const StepGraph& graph, const GradientUse& use);
 
+/// Bytes of a chunk's gradient in this process; 0 where another has the chunk.
+[[nodiscard]] Bytes count_gradient_bytes(const StepGraph& graph, Index c);
+
+/// `task` writes the gradient of chunk c to a path, once it is complete.
+void write_gradient(StepGraph& graph, Index c, Index task);
+
 /// The fp32 sums of the gradients that a pass makes, and the place from which others are sent them.
 void add_gradient_sums(StepGraph& graph, const GradientUse& use);
 

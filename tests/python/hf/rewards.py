@@ -6,5 +6,5 @@ from typing import Any
 
 
 def reward_fives(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    """By the share of tokens whose number five divides."""
+    """The share of tokens whose number five divides."""
     return [sum(token % 5 == 0 for token in ids) / len(ids) for ids in completion_ids]

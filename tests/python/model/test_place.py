@@ -222,7 +222,7 @@ def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.
     assert asked == DeviceSettings(name="cuda:1", stream=77, memory=8 << 30, work=123, to_device=3e10, from_device=2e10)
     tier = PlannedTier(name="device", capacity=1000, planned_peak=700)
     work = PlannedBytes(class_="working set", tier="device", bytes=200)
-    assert device.left(PlanSummary(tiers=[tier], bytes=[work])) == 500
+    assert device.count_torch_bytes(PlanSummary(tiers=[tier], bytes=[work])) == 500
 
 
 def test_only_full_determinism_asks_for_one_order() -> None:

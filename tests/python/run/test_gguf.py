@@ -40,7 +40,7 @@ writer.write_tensors_to_file()
 writer.close()
 """
 
-# The same, one tensor after the other, as llama.cpp's reads them.
+# A converter that reads one tensor after the other, as llama.cpp's does.
 LAZY = f"""#!{sys.executable}
 import sys
 import numpy

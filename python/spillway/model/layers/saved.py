@@ -112,15 +112,15 @@ def move_storages(leaving: Sequence[Leaving], room: torch.Tensor) -> int | None:
     """Copies the storages of these tensors to the start of `room` (bytes) and lets go of them. How many bytes of it
     that takes; None: it has not so many, and nothing has changed."""
     wholes = {address(it.tensor): bytes_of(it.tensor) for it in leaving if it.tensor is not None}
-    begins = dict(zip(wholes, accumulate((aligned(each.numel()) for each in wholes.values()), initial=0), strict=False))
-    end = sum(aligned(each.numel()) for each in wholes.values())
+    *begins, end = accumulate((aligned(each.numel()) for each in wholes.values()), initial=0)
     if end > room.numel():
         return None
-    for storage, whole in wholes.items():
-        room[begins[storage] : begins[storage] + whole.numel()].copy_(whole)
+    for begin, whole in zip(begins, wholes.values(), strict=True):
+        room[begin : begin + whole.numel()].copy_(whole)
+    begin_of = dict(zip(wholes, begins, strict=True))
     for it in leaving:
         assert it.tensor is not None
-        it.leave(begins[address(it.tensor)])
+        it.leave(begin_of[address(it.tensor)])
     return end
 
 

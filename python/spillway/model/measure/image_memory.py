@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -32,6 +32,8 @@ from spillway.model.stream.passage import all_tensors
 
 if TYPE_CHECKING:
     from spillway.model.batches.batch import Batch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,26 +101,25 @@ def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemo
     before, held = process_memory.resident(), place.watch_peak()
     with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
         recording = record(*given, rows, features)
-        probed = record(*given, rows, features, 1.0)
+        probed, backward = time_call(place, lambda: record(*given, rows, features, 1.0))  # features are made already
     require_sums(meta_model, recording, probed)
     computing = place.peak() - held if place.on_gpu else watch.bytes - before
     kept = argument_bytes(recording.calls) + added_bytes(recording)
     del recording, probed
     with torch.no_grad(), meta_model.stand_ins(device=place.device):
-        forward = time_call(place, lambda: record(*given, rows, Features(tower)))
-        backward = time_call(place, lambda: record(*given, rows, features))
+        _, forward = time_call(place, lambda: record(*given, rows, Features(tower)))
     return ImageMemory(
         weights, max(0, computing), kept, count_bytes(batch.images), features.bytes, forward, backward, place
     )
 
 
-def time_call(place: Place, call: Callable[[], Any]) -> float:
-    """Seconds of a call, of the operations that it leaves to a GPU, too."""
+def time_call(place: Place, call: Callable[[], T]) -> tuple[T, float]:
+    """The result of a call and its seconds, with the operations that it leaves to a GPU."""
     place.settle()
     began = time.perf_counter()
-    call()
+    result = call()
     place.settle()
-    return time.perf_counter() - began
+    return result, time.perf_counter() - began
 
 
 def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
@@ -132,8 +133,9 @@ def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> 
     with meta_model.stand_ins(device=place.device) as leaves:
         with torch.no_grad():
             recording = record(*given, rows, tower)
-            require_sums(meta_model, recording, record(*given, rows, tower, 1.0))
-            forward = time_call(place, lambda: record(*given, rows, tower))
+            probed, forward = time_call(place, lambda: record(*given, rows, tower, 1.0))
+            require_sums(meta_model, recording, probed)
+            del probed
         for leaf, parameter in zip(leaves, meta_model.entry, strict=True):
             if leaf.requires_grad_(parameter.requires_grad).requires_grad:
                 leaf.register_post_accumulate_grad_hook(let_go)
@@ -152,7 +154,7 @@ def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> 
             recording, reached = differentiate()
         computing = place.peak() - held if place.on_gpu else watch.bytes - before
         with torch.enable_grad():
-            backward = time_call(place, differentiate)
+            _, backward = time_call(place, differentiate)
     reached_parameters = (p for p, leaf in zip(meta_model.entry, leaves, strict=True) if id(leaf) in reached)
     freeze_unreached(meta_model, set(map(id, reached_parameters)))
     kept = argument_bytes(recording.calls) + added_bytes(recording)
