@@ -297,7 +297,7 @@ def find_newest_checkpoint(config: Config, output_dir: Path, on_paths: bool) -> 
     if checkpoint is None or on_paths:
         return checkpoint
     known = load_identity(output_dir, config.overwrite, config.paths)
-    durable = known is not None and known.durability != "none" and bool(config.paths)
+    durable = known is not None and known.durability != "none" and not known.stands_alone and bool(config.paths)
     if (durable or not stands_alone(checkpoint)) and (alone := newest_alone(output_dir)):
         raise InputError(
             f"resume_from_checkpoint: the steps of the run in {output_dir} lie on storage paths, and none of its "

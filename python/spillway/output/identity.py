@@ -58,6 +58,7 @@ class Identity:
     before: dict[str, Any] | None = None
     # by rank: host, local rank, processes there, storage paths; of one process that has never been one of several none
     processes: list[list[Any]] = field(default_factory=list)
+    stands_alone: bool = False  # the run has given up its volumes: its checkpoints have all that it goes on from
 
     @property
     def several(self) -> bool:
@@ -68,7 +69,7 @@ class Identity:
         path = output_dir / RUN
         path.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
-        hidden = [name for name in ("line", "processes") if not content[name]]
+        hidden = [name for name in ("stands_alone", "line", "processes") if not content[name]]
         for name in [*hidden, *([] if self.shared else ["shared", "world", "before"])]:
             del content[name]
         write_json(path, {"format": FORMAT, **content, DIGEST: digest_entries(content)})
@@ -176,6 +177,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {  # entries of run.json
     "run": (is_text, "the run's name"),
     "fixed": (lambda value: isinstance(value, dict), "a mapping"),
     "durability": (lambda value: value in DURABILITIES, f"one of {', '.join(DURABILITIES)}"),
+    "stands_alone": (lambda value: isinstance(value, bool), "true or false"),
     "steps": (is_count, "a count"),
     "steps_per_epoch": (is_count, "a count"),
     "line": (is_count, "a number"),

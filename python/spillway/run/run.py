@@ -91,7 +91,7 @@ class Run:
     def restore(self, session: SessionProtocol, tell: hub.Tell | None = None) -> Recovery | None:
         """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
         recovered from the storage paths."""
-        self.identity.durability = session.planned.durability
+        self.identity.durability, self.identity.stands_alone = session.planned.durability, False
         if self.start.volumes_gone and self.identity.durability != "none":
             for words in self.world.agreed(lambda: checkpoints.give_up_all(self.output_dir)):
                 self.note(words)
@@ -199,6 +199,8 @@ class Run:
         """Gives up the volumes of a run that has ended, unless a checkpoint needs them. True if they are given up."""
         needed = self.world.agreed(lambda: directory.manifests(self.output_dir))
         if not needed:
+            self.identity.stands_alone = True
+            self.world.agreed(lambda: self.identity.save(self.output_dir))
             session.give_up_volumes()
         return not needed
 

@@ -94,6 +94,24 @@ def test_an_unmounted_path_is_not_taken_for_a_lost_one(
     assert result(out) == result(whole)
 
 
+def test_a_run_that_gave_up_its_volumes_goes_on_for_more_steps(inputs: Path, tmp_path: Path) -> None:
+    """Its last checkpoint stands alone, and no path held anything later."""
+    storage = [*on_path(tmp_path / "storage"), "--lr_scheduler_type", "constant"]
+    assert here(inputs, tmp_path / "whole", *KEYS, "--lr_scheduler_type", "constant") == 0
+    out = tmp_path / "out"
+    assert here(inputs, out, *KEYS, *storage, "--max_steps", "6", "--save_steps", "6") == 0
+    assert names(tmp_path / "storage") == [] and list_manifests(out) == []
+    longer = words(inputs, out, *KEYS, *storage, "--save_steps", "10", "--resume_from_checkpoint", "auto")
+    kill_after("step", longer, calls=2)
+    (tmp_path / "storage").rename(tmp_path / "away")
+    (tmp_path / "storage").mkdir()
+    assert main(["resume", str(out)]) == 2
+    (tmp_path / "storage").rmdir()
+    (tmp_path / "away").rename(tmp_path / "storage")
+    assert main(["resume", str(out)]) == 0
+    assert metrics(out) == metrics(tmp_path / "whole")
+
+
 def test_one_of_two_lost_paths_is_answered_by_removing_the_other_volume(
     inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
