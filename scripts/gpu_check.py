@@ -342,11 +342,19 @@ def lacking(device: str, programs: Programs) -> str:
 
 
 def compilers(device: str, programs: Programs) -> str:
-    """What is not there of what builds the programs, in words; "": nothing."""
-    wanted = ("cmake", "c++") if device == "simulated" else ("cmake", "c++", "nvcc")
+    """Names what the machine lacks to build the programs, and the packages that bring it; "" if nothing."""
+    wanted = {"cmake": "pip install cmake", "c++": "apt-get install g++", "nvcc": "pip install nvidia-cuda-nvcc"}
+    if device == "simulated":
+        del wanted["nvcc"]
     path = programs.environment()["PATH"]
-    missing = [name for name in wanted if shutil.which(name, path=path) is None]
-    return f"not found on PATH, and needed to build: {', '.join(missing)}" if missing else ""
+    missing = {name: how for name, how in wanted.items() if shutil.which(name, path=path) is None}
+    if not BUNDLE.is_dir():
+        if importlib.util.find_spec("nanobind") is None:
+            missing["nanobind"] = "pip install nanobind"
+        if not Path("/usr/include/gtest/gtest.h").is_file():
+            missing["GoogleTest"] = "apt-get install libgtest-dev"
+    told = ", ".join(f"{name} ({how})" for name, how in missing.items())
+    return f"not there, and needed to build: {told}" if missing else ""
 
 
 def explain_lack(device: str, built: Path | None) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,11 +68,11 @@ class Programs:
         return self.run(sys.executable, *words, seconds=seconds)
 
     def environment(self) -> dict[str, str]:
-        """With the tools that were installed beside this Python, CMake and Ninja may be, and with what is in `site`."""
+        """Variables of programs. CMake, Ninja and nvcc may be installed beside this Python; packages lie in `site`."""
         given = [os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)]
         path = [str(ROOT / "python"), str(ROOT / "bench"), *given, str(self.site)]
         libraries = [str(BUNDLE / "lib" / f"{os.uname().machine}-linux-gnu"), os.environ.get("LD_LIBRARY_PATH", "")]
-        tools = [str(Path(sys.executable).parent), os.environ.get("PATH", ""), str(self.site / "bin")]
+        tools = [str(Path(sys.executable).parent), os.environ.get("PATH", ""), str(self.site / "bin"), *cuda_folders()]
         return os.environ | {
             "PATH": os.pathsep.join(tools),
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
@@ -88,6 +89,13 @@ class Programs:
             self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
                         "--no-compile", "--upgrade", "--target", self.site, *missing, seconds=120)  # fmt: skip
         return [wheel.name for wheel in missing]
+
+
+def cuda_folders() -> list[str]:
+    """Folders in which cmake/SpillwayCuda.cmake finds nvcc, and those of pip's package `nvidia-cuda-nvcc`."""
+    named = [Path(os.environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    packaged = Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
+    return [str(folder) for folder in (*named, *sorted(packaged), Path("/usr/local/cuda/bin")) if folder.is_dir()]
 
 
 class Parts:

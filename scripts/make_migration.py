@@ -117,6 +117,7 @@ lora_alpha: 32
 lora_dropout: 0.05
 lora_target_modules: all-linear
 dataset: rows.jsonl
+prompt_template: alpaca
 max_length: 2048
 packing: true
 per_device_train_batch_size: 4
@@ -142,7 +143,8 @@ ABOUT = {
     "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). This table is for `spillway train`. Axolotl "
     "has no key for a drive: name a directory with `storage` if memory cannot hold the state.",
     "LLaMA-Factory": "[A command](llama-factory.md) trains LLaMA-Factory's own file for SFT. This table is for "
-    "`spillway train`. Rows in Alpaca and ShareGPT form train as they are ([data](../reference/data.md)).",
+    "`spillway train`. Rows in ShareGPT form train as they are. Rows in Alpaca form need `prompt_template: chat` to "
+    "become turns of the chat template ([data](../reference/data.md)).",
     "DeepSpeed": "A dot separates the levels of the JSON file. Spillway plans transfers and buffers by itself, so most "
     "sizes have no key.",
     "TrainingArguments": "These are the arguments of transformers' `Trainer`.",

@@ -78,9 +78,7 @@ class Describer {
     if (!profile_.nodes.empty() && !updates) refuse("no NUMA node has an update rate");
     if (profile_.nodes.empty() && profile_.update_elements_per_second <= 0) refuse("it has no update rate");
     for (const auto& path : profile_.paths) {
-      if (path.read_bytes_per_second <= 0 || path.write_bytes_per_second <= 0) {
-        refuse(text("path:", path.name, " lacks a rate"));
-      }
+      if (path.read_bytes_per_second <= 0) refuse(text("path:", path.name, " lacks the rate of its reads"));
     }
   }
 
@@ -137,9 +135,7 @@ class Describer {
     for (auto& path : profile_.paths) {
       out_.storage.push_back(
           {.directory = "path:" + path.name, .capacity = path.capacity > 0 ? path.capacity : kAnyCapacity});
-      if (path.mixed_bytes_per_second <= 0) {  // a share of the time each
-        path.mixed_bytes_per_second = 2 / (1 / path.read_bytes_per_second + 1 / path.write_bytes_per_second);
-      }
+      path = machine::assume_rates(path);
     }
   }
 

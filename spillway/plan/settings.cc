@@ -117,7 +117,7 @@ void add_paths(Rates& out, const EngineSettings& settings) {
   std::vector<std::optional<unsigned>> drives;
   out.io_cores = 0;
   for (std::size_t p = 0; p < std::min(profile.paths.size(), settings.storage.size()); ++p) {
-    const auto& path = profile.paths[p];
+    const auto path = machine::assume_rates(profile.paths[p]);
     out.paths.push_back({.read = path.read_bytes_per_second,
                          .write = path.write_bytes_per_second,
                          .mixed = path.mixed_bytes_per_second});

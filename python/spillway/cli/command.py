@@ -143,6 +143,26 @@ def check(arguments: Arguments) -> int:
     return 0 if found.equal else 1
 
 
+def rows(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    given = arguments.named.get("count", "3")
+    if not given.isdigit() or int(given) == 0:
+        raise InputError(f"count: got {given!r}, expects a whole number, 1 or more")
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.cli.row_tables import show
+    from spillway.run.rows import show_rows
+
+    notes = Console(highlight=False, stderr=True)
+    found = show_rows(config, int(given), lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True))
+    if "json" in arguments.options:
+        sys.stdout.write(json.dumps(found.to_json()) + "\n")
+    else:
+        show(Console(highlight=False), found)
+    return 0
+
+
 def report(arguments: Arguments) -> int:
     if "serve" in arguments.options:
         return serve_report(arguments)
@@ -314,6 +334,18 @@ VERBS = {
         about="Trains a few steps twice with the same configuration: through the engine, and in memory by plain "
         "PyTorch. It shows the largest differences of losses, gradient norms and weights. --layers N compares "
         "the first N layers of a model that does not fit in memory.",
+    ),
+    "rows": Verb(
+        "rows [CONFIG.yaml] [--key value ...] [--count N] [--json]",
+        "show the first rows of the data set as tokens, and which of them carry loss",
+        rows,
+        prints=True,
+        options=("json",),
+        named=("count",),
+        about="Encodes the data set as train does: tokenizer, chat template, max_length and objective are those of the "
+        "configuration. It shows the text of the first N rows (3) with the trained parts marked, and counts "
+        "tokens, trained tokens and cut rows of all rows. It needs the model's configuration and tokenizer, not "
+        "its weights, and writes nothing. --json prints input_ids and labels.",
     ),
     "report": Verb(
         "report OUTPUT_DIR [--to FILE.html | --serve [--port N] [--host ADDRESS]] [--profile FILE]",

@@ -45,7 +45,8 @@ AXOLOTL = {
     "dataset_exact_deduplication": "not supported: remove equal rows from the file",
     "dataset_prepared_path": PREPARED,
     "dataset_processes": PREPARED,
-    "datasets": "`dataset`: one file, directory or name. Spillway finds the columns by name",
+    "datasets": "`dataset`: one file, directory or name. Spillway finds the columns by name. Rows of type "
+    "alpaca need `prompt_template: alpaca`",
     "dpo_beta": "beta",
     "dpo_label_smoothing": "label_smoothing",
     "dpo_loss_type": "loss_type",
@@ -196,7 +197,8 @@ LLAMA_FACTORY = {
     "stage": "`objective`: `sft`, `dpo`, `kto`, and `reward` for `rm`; for `pt` rows of text",
     "streaming": "not supported by the command: `spillway.hf.Trainer` takes datasets that are iterated",
     "swanlab_project": TRACKER,
-    "template": "not needed: the tokenizer has one; `chat_template_path` names another one",
+    "template": "not needed: the tokenizer has one; `chat_template_path` names another one, and rows in Alpaca form "
+    "take `prompt_template: chat`",
     "tokenized_path": PREPARED,
     "tool_format": "not needed: the chat template writes tools and calls",
     "train_from_scratch": "`init: random`",

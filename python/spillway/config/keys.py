@@ -92,6 +92,13 @@ GROUPS: dict[str, list[Key]] = {
         Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
         Key("completion_field", TEXT, None, "column with the completion", "found by name"),
         Key("messages_field", TEXT, None, "column with the messages", "found by name"),
+        Key(
+            "prompt_template",
+            choice("lines", "alpaca", "chat"),
+            "lines",
+            "prompt of rows with `instruction`, `input` and `output`: the texts as `lines`, the prompt of `alpaca`, or "
+            "turns of the `chat` template",
+        ),
         Key("completion_only_loss", FLAG, True, "the loss counts the completion and not the prompt"),
         Key("assistant_only_loss", FLAG, True, "in messages, the loss counts only the assistant's turns"),
         Key("max_length", whole(2), 1024, "largest number of tokens in a row. Longer rows are cut"),

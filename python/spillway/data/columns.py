@@ -7,9 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spillway.config import Config
+from spillway.config.objective_keys import join
 from spillway.config.objectives import ANSWERS, GROUP, JUDGED, PAIR
 from spillway.data.files import Record
 from spillway.data.groups import IDS, Group, read_group
+from spillway.data.instructions import (
+    ALPACA,
+    CHAT,
+    LINES,
+    read_as_chat,
+    read_history,
+    read_optional,
+    write_alpaca_prompt,
+)
 from spillway.data.labels import LabelColumns, Labelled
 from spillway.data.turns import (
     OPTION_COLUMNS,
@@ -91,6 +101,7 @@ class Columns:
     joint: str = ""  # stands after each part of the prompt
     context: tuple[str, ...] = ()  # columns that precede the prompt, if they are not empty
     answered: tuple[str, ...] = ()  # columns that cannot be empty
+    template: str = LINES  # of instructions: `prompt_template`
 
     def example(self, record: Record) -> Example:
         """Raises InputError with the row's place when a column is missing or of another type."""
@@ -118,6 +129,10 @@ class Columns:
             return found
         if self.has_messages(record):
             return read_answered(record, *self.names)
+        if self.template == CHAT:
+            return read_as_chat(record)
+        if self.template == ALPACA:
+            return Pair(record.where, write_alpaca_prompt(record), read_column_text(record, self.names[-1]))
         *parts, completion = self.names
         texts = [read_column_text(record, part) for part in parts if part != self.optional or record.row.get(part)]
         texts = (read_context_texts(record) if self.context else []) + texts
@@ -140,17 +155,8 @@ class Columns:
 
 def read_context_texts(record: Record) -> list[str]:
     """Alpaca's system text, and the questions and answers of its history."""
-    texts = [read_column_text(record, "system")] if record.row.get("system") else []
-    history = record.row.get("history") or []
-    if not isinstance(history, list):
-        raise InputError(f"{record.where}: the column 'history' is {type(history).__name__}; expects a list of pairs")
-    for pair in history:
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise InputError(
-                f"{record.where}: the column 'history' holds something else than pairs [question, answer] of texts"
-            )
-        texts += pair
-    return texts
+    system = read_optional(record, "system")
+    return ([system] if system else []) + [text for pair in read_history(record) for text in pair]
 
 
 def chosen(config: Config) -> Columns | LabelColumns | None:
@@ -169,18 +175,28 @@ def chosen(config: Config) -> Columns | LabelColumns | None:
     return None
 
 
-def by_name(record: Record) -> Columns:
-    """The columns found in the first row of a source."""
+def by_name(record: Record, template: str = LINES) -> Columns:
+    """The columns found in the first row of a source. `template`: of rows of instructions, `prompt_template`."""
     found = record.row.keys()
     for names, columns in KNOWN:
         if found >= set(names):
-            return columns
+            return write_with(columns, template, record.where)
     hints = "".join(f"; {hint}" for name, hint in COLUMN_HINTS.items() if name in found)
     raise InputError(
         f"{record.where}: no known columns among {list_columns(record)}{hints}; expects messages, prompt and "
         "completion, text, question and answer, instruction and output, or conversations; or name them with "
         "dataset_text_field, prompt_field and completion_field, or messages_field"
     )
+
+
+def write_with(columns: Columns, template: str, where: str = "") -> Columns:
+    """The columns with the template of their prompt. InputError where they have no instruction."""
+    if template != LINES and columns.context != ALPACA_CONTEXT:
+        raise InputError(
+            f"prompt_template: {template} is for rows with instruction and output, and {where or 'the data'} has "
+            f"{join(columns.names)}; leave it out"
+        )
+    return replace(columns, template=template)
 
 
 def is_row(names: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from spillway.config import Config
 from spillway.config.checks import is_data_file
 from spillway.config.objective_keys import join
 from spillway.data.chat import RewrittenTurns, load_training_template, set_template
-from spillway.data.columns import Columns, Example, Messages, by_name, chosen
+from spillway.data.columns import Columns, Example, Messages, by_name, chosen, write_with
 from spillway.data.dataset import Builder, Dataset, Pictures
 from spillway.data.encode import Encoded, EncodedAnswer, EncodedGroup, EncodedPair, EncodedRanked, Encoder
 from spillway.data.images import ImageReader, attach_images, list_images
@@ -20,6 +20,7 @@ from spillway.data.labelled import EncodedLabelled, LabelEncoder, LabelledBuilde
 from spillway.data.media import IMAGE_COLUMNS, TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
+from spillway.data.preview import Preview
 from spillway.data.rollouts import GroupBuilder, Rollouts, find_ends
 from spillway.data.sources import Record, is_document, read
 from spillway.data.unused import UnusedColumns
@@ -55,9 +56,10 @@ def load(
     tell: Callable[[str], None],
     media: Media = TEXT,
     reader: ImageReader | None = None,
+    preview: Preview | None = None,
 ) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
-    refused in them. `reader`: of images."""
+    refused in them. `reader`: of images. `preview` takes each row."""
     encoder = Encoder(
         tokenizer,
         config.completion_only_loss,
@@ -68,14 +70,14 @@ def load(
     )
     unused = UnusedColumns()
     try:
-        dataset = encode_rows(config, key, encoder, media, unused)
+        dataset = encode_rows(config, key, encoder, media, unused, preview)
     except RewrittenTurns as refusal:
         encoder = replace_template(encoder, load_training_template(tokenizer, refusal))
         tell(
             f"{key}: the chat template rewrites earlier turns, so rows are encoded by TRL's training template for it; "
             "the saved tokenizer keeps its own"
         )
-        dataset = encode_rows(config, key, encoder, media, unused)
+        dataset = encode_rows(config, key, encoder, media, unused, preview)
     report(key, getattr(config, key), dataset, encoder, tell)
     report_unused(key, encoder, unused, tell)
     return dataset
@@ -85,7 +87,11 @@ def replace_template(encoder: Encoder, template: str) -> Encoder:
     return replace(encoder, template=template, warnings=[])
 
 
-def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns) -> Rows:
+def encode_rows(
+    config: Config, key: str, encoder: Encoder, media: Media, unused: UnusedColumns, preview: Preview | None = None
+) -> Rows:
+    if preview is not None:
+        preview.clear()
     source, tokenizer = getattr(config, key), encoder.tokenizer
     packing = config.packing if key == "dataset" else config.eval_packing
     builder, encode = begin_rows(config, encoder, packing, is_document(source))
@@ -99,6 +105,8 @@ def encode_rows(config: Config, key: str, encoder: Encoder, media: Media, unused
         for example, row in zip(examples, encode(examples), strict=True):
             for part in list_encoded(row):
                 media.check_tokens(example.where, part.ids, tokenizer, has_images=has_picture(part))
+            if preview is not None:
+                preview.add(example.where, list_encoded(row), name_encoded(row))
             builder.add(row)
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
@@ -143,6 +151,13 @@ def list_encoded(row: Row) -> tuple[Encoded | EncodedLabelled, ...]:
     return (row.answer,) if isinstance(row, EncodedAnswer) else (row,)
 
 
+def name_encoded(row: Row) -> tuple[str, ...]:
+    """The names of the sequences that `list_encoded` lists; a row of one has none."""
+    if isinstance(row, EncodedGroup):
+        return tuple(f"completion {number}" for number in range(1, len(row.rows) + 1))
+    return ("chosen", "rejected") if isinstance(row, EncodedPair | EncodedRanked) else ("",)
+
+
 def has_picture(part: Encoded | EncodedLabelled) -> bool:
     return isinstance(part, Encoded) and part.picture is not None
 
@@ -175,11 +190,13 @@ def read_examples(
                 "expects .jsonl, .json or .parquet"
             )
         columns = Columns("text", ("text",))
+    if isinstance(columns, Columns):
+        columns = write_with(columns, config.prompt_template, source)
     for record in read(source, config.dataset_config, split, revision):
         media.check_record(record)
         if digest is not None:
             digest.add(record.row)
-        columns = columns or by_name(record)
+        columns = columns or by_name(record, config.prompt_template)
         if unused is not None:
             unused.note(record, columns, () if media.no_images else IMAGE_COLUMNS)
         example = columns.example(record)

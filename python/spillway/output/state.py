@@ -89,6 +89,7 @@ ENCODING = (  # keys besides FIXED that decide the tokens of rows, named when th
     "prompt_field",
     "completion_field",
     "messages_field",
+    "prompt_template",
     "completion_only_loss",
     "assistant_only_loss",
 )

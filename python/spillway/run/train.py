@@ -15,8 +15,7 @@ from spillway.base import stages, streams
 from spillway.base.documents import make_document, read_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
-from spillway.data.media import media_of
-from spillway.errors import InputError, Interrupted, SpillwayError
+from spillway.errors import Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
 from spillway.model.batches.batch import WorkShape
 from spillway.model.source import hub
@@ -36,6 +35,7 @@ from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
 from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
+from spillway.run.rows import open_source, read_model_config
 from spillway.run.run import Run, open_run
 from spillway.run.teacher import Teaching
 from spillway.run.trial_save import try_save
@@ -365,31 +365,18 @@ def predict_start(config: Config, output_dir: Path, named: bool) -> Start:
 def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Work:
     """The work of a session, which its plan depends on. Bad data is refused here. `started`: the start of the run;
     None: now."""
-    from spillway.data import loading
     from spillway.data.order import Order
-    from spillway.data.origins import Clock
-    from spillway.model.source.source import text_config
     from spillway.run import rates
     from spillway.run.events import Events
 
     for notice in products.warnings(config):
         tell(notice)
     saved.check_files(hub.model_directory(config), key="model")
-    model = read_model_config(config)  # before the tokenizer, which says less clearly what is wrong
-    media, vocabulary = media_of(model, config), getattr(text_config(model), "vocab_size", None)
-    tokenizer = loading.load_tokenizer(config)
-    reader = None if media.no_images else image_rows.open_reader(config, model, tokenizer)
-    clock = Clock(started or datetime.now())
-    clock.give_to(tokenizer)
+    source = open_source(config, started)
     if config.objective_entry.has_teacher:
-        teacher.check_teacher(config, tokenizer, vocabulary)
-    train_rows = loading.load(config, tokenizer, "dataset", tell, media, reader)
-    held_out = None
-    if config.eval_dataset:
-        held_out = loading.load(config, tokenizer, "eval_dataset", tell, media, reader)
-    for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
-        if rows is not None:
-            check_vocabulary(config, name, rows.largest_token, vocabulary)
+        teacher.check_teacher(config, source.tokenizer, source.vocabulary)
+    train_rows = source.load("dataset", tell)
+    held_out = source.load("eval_dataset", tell) if config.eval_dataset else None
     iterations = config.num_iterations or 1
     order = Order(
         iterations * len(train_rows),
@@ -412,26 +399,12 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         refers=config.refers_in_step,
     )
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
-    told = clock.started if clock.is_read else None
-    work = Work(train_rows, held_out, tokenizer, order, rate, events, shape, told)
+    told = source.clock.started if source.clock.is_read else None
+    work = Work(train_rows, held_out, source.tokenizer, order, rate, events, shape, told)
     if not work.preferences:
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
-
-
-def read_model_config(config: Config) -> Any:
-    """The model's configuration, as transformers reads it."""
-    from spillway.model.source.labels import load_run_config
-
-    return load_run_config(config, hub.model_directory(config))
-
-
-def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:
-    if isinstance(size, int) and largest >= size:
-        raise InputError(
-            f"tokenizer: {config.tokenizer} gives {key} the token {largest}, but the model knows {size} tokens only"
-        )
 
 
 def open_session(

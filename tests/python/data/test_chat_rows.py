@@ -138,6 +138,38 @@ def test_alpaca_system_and_history_are_in_the_prompt(tmp_path: Path) -> None:
     assert "'history'" in read_refusal(tmp_path, None, {**row, "history": "Q"})
 
 
+ALPACA = "Below is an instruction that describes a task"  # the prompt of Axolotl's `type: alpaca`, written by hand
+REQUEST = "Write a response that appropriately completes the request.\n\n"
+
+
+def test_alpaca_template_is_that_of_stanford_and_axolotl(tmp_path: Path) -> None:
+    row = {"instruction": "I", "input": "N", "output": "O"}
+    rows = (row, {**row, "input": ""}, {**row, "input": None, "system": "S"})
+    encoded = EncodedRows(tmp_path, None, *rows, prompt_template="alpaca")
+    given = f"{ALPACA}, paired with an input that provides further context. {REQUEST}"
+    assert encoded.text(0) == f"{given}### Instruction:\nI\n\n### Input:\nN\n\n### Response:\nO<eos>"
+    assert encoded.text(1) == f"{ALPACA}. {REQUEST}### Instruction:\nI\n\n### Response:\nO<eos>"
+    assert encoded.text(2) == "S\n\n### Instruction:\nI\n\n### Response:\nO<eos>"
+    assert [encoded.labelled_text(number) for number in range(3)] == ["O<eos>"] * 3
+    refusal = read_refusal(tmp_path, None, {**row, "history": [["Q", "A"]]}, prompt_template="alpaca")
+    assert "'history'" in refusal and "prompt_template: chat" in refusal
+
+
+@pytest.mark.parametrize("name", ["qwen3_training", "qwen2_5"])
+def test_instructions_are_turns_of_the_chat_template(tmp_path: Path, name: str) -> None:
+    row = {"instruction": "I", "input": "N", "output": "O", "system": "S", "history": [["Q", "A"]]}
+    encoded = EncodedRows(tmp_path, read_template(name), row, prompt_template="chat")
+    turns = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "A"},
+        {"role": "user", "content": "I\nN"},
+        {"role": "assistant", "content": "O"},
+    ]
+    assert encoded.text() == EncodedRows(tmp_path, read_template(name), {"messages": turns}).text()
+    assert "O" in encoded.labelled_text() and "N" not in encoded.labelled_text()
+
+
 def test_call_without_content_is_content_null(tmp_path: Path) -> None:
     encoded = EncodedRows(tmp_path, read_template("qwen3_training"), {"messages": CALLS})
     null: list[dict[str, Any]] = [{**message, "content": message.get("content")} for message in CALLS]

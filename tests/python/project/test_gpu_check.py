@@ -4,6 +4,7 @@ the exit code says so. Its parts themselves need a built tree; `gpu_check.py --d
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +102,25 @@ def test_compilers_that_are_missing_are_named_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(gpu_check.shutil, "which", lambda name, path: None if name == "c++" else name)
     assert gpu_check.main(["--device", "simulated", "--out", str(tmp_path / "found.json")]) == 1
-    assert "needed to build: c++\n" in capsys.readouterr().err
+    assert "needed to build: c++ (apt-get install g++)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_the_compiler_of_the_install_page_is_found(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no program of PATH: pip puts it into a folder of its package, which the variable names."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setenv(variable, str(tmp_path / "nvidia" / "cu13"))
+    nvcc = tmp_path / "nvidia" / "cu13" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    path = Programs(tmp_path).environment()["PATH"]
+    assert shutil.which("nvcc", path=path) == str(nvcc)
+    monkeypatch.delenv(variable)
+    monkeypatch.setattr(gpu_tools.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert shutil.which("nvcc", path=Programs(tmp_path).environment()["PATH"]) == str(nvcc)
 
 
 def test_the_long_benchmarks_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

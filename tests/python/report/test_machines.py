@@ -268,7 +268,7 @@ def test_named_nodes_alone_are_used(plan: Plan) -> None:
         (lambda content: content["gpus"][0].update(to_gpu_bytes_per_second=1e30), "gpus[0].to_gpu_bytes_per_second is"),
         (lambda content: content["nodes"][0].update(capacity=10**18), "nodes has more DRAM than dram_total"),
         (lambda content: content["nodes"][0].update(update_elements_per_second=0), "no NUMA node has an update rate"),
-        (lambda content: content["paths"][0].update(read_bytes_per_second=0), "path:0 lacks a rate"),
+        (lambda content: content["paths"][0].update(read_bytes_per_second=0), "path:0 lacks the rate of its reads"),
         (lambda content: content.update(nods=[]), "nods is not a key"),
     ],
 )
