@@ -21,8 +21,9 @@ struct PathProfile {
   bool operator==(const PathProfile&) const = default;
 };
 
-/// The path with rates in place of those that nobody has measured. Of a block device only reads are measured before it is
-/// erased: writes count as fast as reads, and both directions at once share the time. A path without a read rate stays.
+/// The path with rates in place of those that nobody has measured. Of a block device only reads are measured before it
+/// is erased: writes count as fast as reads, and both directions at once share the time. A path without a read rate
+/// stays.
 [[nodiscard]] inline PathProfile assume_rates(PathProfile path) {
   if (path.read_bytes_per_second <= 0) return path;
   if (path.write_bytes_per_second <= 0) path.write_bytes_per_second = path.read_bytes_per_second;
