@@ -42,6 +42,22 @@ drive for what does not fit:
 {after}
 ```
 
+## A script of Unsloth, before and after
+
+Unsloth's scripts train with TRL's SFTTrainer. These lines make the model and its tokenizer:
+
+```text
+{unsloth}
+```
+
+Spillway's lines in their place. The trainer then comes from `spillway.hf` as well ([trainers](trainer.md)):
+
+```python
+{streamed}
+```
+
+The data set, `SFTConfig` and `trainer.train()` stay. Use it if the model exceeds your GPU: Unsloth is faster if it fits.
+
 ## How to read the tables
 
 Each table has the keys of one tool, and the Spillway key for each. If `spillway plan` finds a key
@@ -83,7 +99,8 @@ LOST = {  # tool: what a person loses, and what stays
     ),
     "Unsloth": (
         "Kernels for a model that fits the GPU. Its notebooks. Models in 4 bits other than NF4. GPUs of AMD and Intel",
-        "Data and hyperparameters. Its scripts use TRL, so [two lines](trainer.md) replace `FastLanguageModel`",
+        "Data and hyperparameters. Its scripts use TRL, so [a few lines](#a-script-of-unsloth-before-and-after) replace "
+        "`FastLanguageModel`",
     ),
 }
 BEFORE = """\
@@ -131,6 +148,20 @@ gradient_checkpointing: true
 output_dir: runs/qlora
 dram_budget: 48GiB
 storage: /mnt/nvme/spillway"""
+UNSLOTH = """\
+from trl import SFTTrainer
+from unsloth import FastLanguageModel
+
+model, tokenizer = FastLanguageModel.from_pretrained("./Qwen2.5-1.5B", max_seq_length=1024, load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(model, r=16, lora_alpha=32, target_modules=["q_proj", "v_proj"])"""
+STREAMED = """\
+from transformers import AutoTokenizer
+
+from spillway.hf import SFTTrainer, load
+
+tokenizer = AutoTokenizer.from_pretrained("./Qwen2.5-1.5B")
+model = load("./Qwen2.5-1.5B", max_length=1024, load_in_4bit=True, method="lora", lora_r=16, lora_alpha=32,
+             lora_target_modules=["q_proj", "v_proj"], dram_budget="4GiB", storage="/mnt/nvme/spillway")"""
 TOOLS = {
     "Axolotl": "Axolotl YAML",
     "LLaMA-Factory": "LLaMA-Factory YAML",
@@ -215,6 +246,7 @@ def draw_losses() -> str:
 
 def page() -> str:
     lines = [HEAD.replace("{lost}", draw_losses()).replace("{before}", BEFORE).replace("{after}", AFTER)]
+    lines[0] = lines[0].replace("{unsloth}", UNSLOTH).replace("{streamed}", STREAMED)
     for tool, title in TOOLS.items():
         lines += [f"## {title}", "", ABOUT[tool], ""]
         for heading, rows in group_keys(tool).items():

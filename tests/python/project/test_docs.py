@@ -71,6 +71,7 @@ class Sandbox:
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
+        shutil.copy(place / "rows.jsonl", place / "first-hour.jsonl")
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         tiny.jsonl(place / "judged.jsonl", pairs.answers(5))
         tiny.jsonl(place / "reviews.jsonl", [{**row, "label": i % 2} for i, row in enumerate(tiny.text_rows(5))])
@@ -99,7 +100,7 @@ class Sandbox:
     def words(self, command: str) -> list[str]:
         text = command.replace("...", "").replace("[--key value]", "")
         if "--profile" not in text:  # which takes a configuration without weights
-            text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B")
+            text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B").replace("Qwen2.5-0.5B", "Qwen2.5-1.5B")
         text = text.replace("--to DIR", "--to exported").replace("--checkpoint DIR", "").replace("CKPT", "")
         return shlex.split(self.moved(text))[1:]
 
