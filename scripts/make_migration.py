@@ -56,7 +56,7 @@ Spillway's lines in their place. The trainer then comes from `spillway.hf` as we
 {streamed}
 ```
 
-The data set, `SFTConfig` and `trainer.train()` stay. Use it if the model exceeds your GPU: Unsloth is faster if it fits.
+The data set, `SFTConfig` and `trainer.train()` stay. If the model fits your GPU, Unsloth is faster.
 
 ## How to read the tables
 
@@ -99,8 +99,8 @@ LOST = {  # tool: what a person loses, and what stays
     ),
     "Unsloth": (
         "Kernels for a model that fits the GPU. Its notebooks. Models in 4 bits other than NF4. GPUs of AMD and Intel",
-        "Data and hyperparameters. Its scripts use TRL, so [a few lines](#a-script-of-unsloth-before-and-after) replace "
-        "`FastLanguageModel`",
+        "Data and hyperparameters. Its scripts use TRL, so [a few lines](#a-script-of-unsloth-before-and-after) "
+        "replace `FastLanguageModel`",
     ),
 }
 BEFORE = """\
