@@ -56,7 +56,7 @@ Spillway's lines in their place. The trainer then comes from `spillway.hf` as we
 {streamed}
 ```
 
-The data set, `SFTConfig` and `trainer.train()` stay. If the model fits your GPU, Unsloth is faster.
+The dataset, `SFTConfig` and `trainer.train()` stay. If the model fits your GPU, Unsloth is faster.
 
 ## How to read the tables
 

@@ -337,12 +337,12 @@ VERBS = {
     ),
     "rows": Verb(
         "rows [CONFIG.yaml] [--key value ...] [--count N] [--json]",
-        "show the first rows of the data set as tokens, and which of them carry loss",
+        "show the first rows of the dataset as tokens, and which of them carry loss",
         rows,
         prints=True,
         options=("json",),
         named=("count",),
-        about="Encodes the data set as train does: tokenizer, chat template, max_length and objective are those of the "
+        about="Encodes the dataset as train does: tokenizer, chat template, max_length and objective are those of the "
         "configuration. It shows the text of the first N rows (3) with the trained parts marked, and counts "
         "tokens, trained tokens and cut rows of all rows. It needs the model's configuration and tokenizer, not "
         "its weights, and writes nothing. --json prints input_ids and labels.",

@@ -1,4 +1,4 @@
-"""Rows of instructions, as Alpaca's data sets have them: what stands around instruction, input and output."""
+"""Rows of instructions, as Alpaca's datasets have them: what stands around instruction, input and output."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def read_model_config(config: Config) -> Any:
 
 @dataclass(frozen=True)
 class ShownRows:
-    """What `spillway rows` shows of the data set of a configuration."""
+    """What `spillway rows` shows of the dataset of a configuration."""
 
     preview: Preview
     tokenizer: Any
@@ -104,7 +104,7 @@ def describe_part(part: Part, tokenizer: Any) -> dict[str, Any]:
 
 
 def show_rows(config: Config, count: int, tell: Tell) -> ShownRows:
-    """Encodes the data set as `train` does, and keeps the first `count` rows. Plans nothing and writes nothing. The
+    """Encodes the dataset as `train` does, and keeps the first `count` rows. Plans nothing and writes nothing. The
     model needs only its configuration and its tokenizer."""
     check(config, required=("model", "dataset"))
     config = hub.resolve_commits(config, tell)
