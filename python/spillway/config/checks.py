@@ -18,6 +18,7 @@ from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import Config
 from spillway.errors import InputError, SpillwayError
 
+ADAPTER = "adapter_model.safetensors"  # PEFT's name of the file
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -47,6 +48,16 @@ def check(
     check_saves(config)
     check_optimizer(config)
     check_method(config)
+    check_adapter(config)
+
+
+def check_adapter(config: Config) -> None:
+    """Refuses a directory without adapters. A resume has them in its own state."""
+    if config.lora_adapter is None or config.resume_from_checkpoint:
+        return
+    file = Path(config.lora_adapter, ADAPTER)
+    if not file.is_file():
+        raise InputError(f"lora_adapter: there is no {file}; expects a directory of adapters, as PEFT saves them")
 
 
 def check_objective(config: Config) -> None:
