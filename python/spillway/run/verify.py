@@ -29,11 +29,22 @@ def verify(config: Config, say: Say) -> bool:
             f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
             f"digests ({saved.FILES}); nothing to verify"
         )
-    well = [verify_volumes(run, say)] if run.volumes() else []
+    well = [verify_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
     well += [verify_files(place, say) for place in places_with_digests]
     if bare := [place.name for place in places[:-1] if place not in places_with_digests]:
         say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
     return all(well)
+
+
+def tell_missing_volumes(run: StoredRun, say: Say) -> bool:
+    """Names the checkpoints that need volumes of which none is there. True: none needs one."""
+    if pinned := directory.pinned(run.output_dir):
+        places = ", ".join(path.place for path in run.config.paths) or "no storage"
+        say(
+            f"damaged: the state of {', '.join(path.name for path in pinned)} lies on storage paths, and {places} holds "
+            "no volume of the run: mount the drives, or name the storage that the run had"
+        )
+    return not pinned
 
 
 def verify_directory(place: Path, say: Say) -> bool:

@@ -145,6 +145,14 @@ def test_verify_of_what_is_sound(finished: Path, capsys: pytest.CaptureFixture[s
     assert (finished / "storage" / "spillway.volume").read_bytes() == before
 
 
+def test_verify_names_checkpoints_whose_volume_is_gone(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(finished / "out"), "--storage", str(tmp_path)]) == 1
+    words = f"damaged: the state of checkpoint-2, checkpoint-4, checkpoint-5 lies on storage paths, and {tmp_path} holds"
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 def test_verify_names_each_damage_in_a_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From a directory that was moved, with paths that were moved."""
     for name in ("out", "storage"):
