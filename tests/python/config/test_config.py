@@ -394,6 +394,9 @@ def test_more_than_one_process_is_refused(good: dict[str, str], monkeypatch: pyt
         ({"storage": ["{tmp}/rows.jsonl"]}, ["storage", "no directory"]),
         ({"profile": "{tmp}/none.json"}, ["profile", "no file"]),
         ({"chat_template_path": "{tmp}/none.jinja"}, ["chat_template_path"]),
+        ({"dataset": "{tmp}/link.jsonl"}, ["dataset: there is no file", "a link to {tmp}/gone, which is missing"]),
+        ({"storage": ["{tmp}/link.jsonl"]}, ["storage: there is no directory", "a link to {tmp}/gone"]),
+        ({"model": "{tmp}/link.jsonl"}, ["model: there is no directory", "a link to {tmp}/gone"]),
         ({"method": "lora", "adapter": "{tmp}/none"}, ["lora_adapter", "{tmp}/none/adapter_model.safetensors"]),
         ({"method": "lora", "lora_adapter": "{tmp}"}, ["lora_adapter", "expects a directory of adapters"]),
     ],
@@ -404,6 +407,7 @@ def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict
             return [placed(item) for item in value]
         return value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
 
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "gone")
     config = resolve(good | {name: placed(value) for name, value in changes.items()}, {})
     with pytest.raises(InputError) as caught:
         check(config)
