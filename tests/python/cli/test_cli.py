@@ -37,7 +37,8 @@ def test_a_damaged_configuration_of_a_run_is_named(
 ) -> None:
     for content in ("", "seed: 3\n"):
         (tmp_path / "config.yaml").write_text(content)
-        assert main([verb, str(tmp_path), *(["--to", str(tmp_path / "to")] if verb in ("export", "merge") else [])]) == 2
+        target = ["--to", str(tmp_path / "to")] if verb in ("export", "merge") else []
+        assert main([verb, str(tmp_path), *target]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"spillway: {verb}: {tmp_path / 'config.yaml'} names no model"), error
         assert error.count("\n") == 1 and not (tmp_path / "to").exists()
