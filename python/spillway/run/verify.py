@@ -23,26 +23,39 @@ def verify(config: Config, say: Say) -> bool:
     damage in a line, then what was read. True: all of what was read is well."""
     run = stored(config)
     places = [path for _, path in directory.checkpoints(run.output_dir)] + [run.output_dir]
-    places_with_digests = [place for place in places if saved.read_list(place) is not None]
-    if not run.volumes() and not places_with_digests:
+    unread = {place: words for place in places if (words := describe_unread_list(place))}
+    rest = [place for place in places if place not in unread]
+    places_with_digests = [place for place in rest if saved.read_list(place) is not None]
+    for words in unread.values():
+        say(f"damaged: {words}")
+    if not run.volumes() and not places_with_digests and not unread:
         raise InputError(
             f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
             f"digests ({saved.FILES}); nothing to verify"
         )
     well = [verify_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
     well += [verify_files(place, say) for place in places_with_digests]
-    if bare := [place.name for place in places[:-1] if place not in places_with_digests]:
+    if bare := [place.name for place in rest if place not in (*places_with_digests, run.output_dir)]:
         say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
-    return all(well)
+    return all(well) and not unread
+
+
+def describe_unread_list(place: Path) -> str:
+    """A sentence about a list of digests that cannot be read; empty for one that can, and for none."""
+    try:
+        saved.read_list(place)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def tell_missing_volumes(run: StoredRun, say: Say) -> bool:
     """Names the checkpoints that need volumes of which none is there. True: none needs one."""
     if pinned := directory.pinned(run.output_dir):
-        places = ", ".join(path.place for path in run.config.paths) or "no storage"
+        names, places = ", ".join(path.name for path in pinned), ", ".join(path.place for path in run.config.paths)
         say(
-            f"damaged: the state of {', '.join(path.name for path in pinned)} lies on storage paths, and {places} holds "
-            "no volume of the run: mount the drives, or name the storage that the run had"
+            f"damaged: the state of {names} lies on storage paths, and {places or 'no storage'} holds no volume of the "
+            "run: mount the drives, or name the storage that the run had"
         )
     return not pinned
 
