@@ -105,11 +105,13 @@ def classifies_tokens(config: Any) -> bool:
 
 def check_heads(path: Path, config: PreTrainedConfig) -> None:
     """InputError for heads of keys that cannot be shared out evenly; the library finds that in a layer's arithmetic."""
-    text = text_config(config)
-    heads, shared = (getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    values = text_config(config).to_dict()
+    if "per_layer_config" in values:
+        return
+    heads, shared = values.get("num_attention_heads"), values.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and heads > 0 and (shared < 1 or heads % shared):
         raise InputError(
-            f"{path}: num_key_value_heads is {shared}, and {heads} attention heads are no multiple of that"
+            f"{path}: num_key_value_heads is {shared}, and num_attention_heads {heads} is no multiple of it"
         )
 
 
