@@ -103,6 +103,18 @@ def test_a_damaged_checkpoint_leaves_the_others_as_they_are(
     assert result(out) == result(whole)
 
 
+def test_a_damaged_manifest_names_the_checkpoint_to_remove(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(5, inputs, tmp_path)
+    (out / "checkpoint-2" / "spillway" / "manifest.bin").write_bytes(bytes(64))
+    assert main(["resume", str(out)]) == 2
+    assert f"remove {out / 'checkpoint-2'}: its state cannot be found without the file" in capfd.readouterr().err
+    shutil.rmtree(out / "checkpoint-2")
+    assert main(["resume", str(out)]) == 0
+    assert result(out) == result(whole)
+
+
 def test_an_unmounted_path_is_not_taken_for_a_lost_one(
     inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
