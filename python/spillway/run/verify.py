@@ -10,7 +10,7 @@ from spillway.base.counts import counted
 from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import directory, saved
+from spillway.output import directory, saved, volumes
 from spillway.run.shards import unreached
 from spillway.run.start_points import STATE
 from spillway.run.stored import StoredRun, stored
@@ -33,7 +33,7 @@ def verify(config: Config, say: Say) -> bool:
             f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
             f"digests ({saved.FILES}); nothing to verify"
         )
-    well = [verify_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
+    well = [try_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
     well += [verify_files(place, say) for place in places_with_digests]
     if bare := [place.name for place in rest if place not in (*places_with_digests, run.output_dir)]:
         say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
@@ -83,6 +83,19 @@ def verify_files(place: Path, say: Say) -> bool:
     if changes:
         say(f"A file that was changed on purpose: remove its entry from {place / saved.FILES}, or the list.")
     return not changes
+
+
+def try_volumes(run: StoredRun, say: Say) -> bool:
+    """`verify_volumes`, or False after words about a volume of the run that cannot be opened. InputError where none of
+    them is the run's."""
+    try:
+        return verify_volumes(run, say)
+    except InputError as error:
+        places = [path.place for shard in run.shards for path in shard.config.paths]
+        if not volumes.told_of(places, run.identity.run):
+            raise
+        say(f"not read: {error}")
+        return False
 
 
 def verify_volumes(run: StoredRun, say: Say) -> bool:
