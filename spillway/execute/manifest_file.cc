@@ -18,12 +18,16 @@ journal::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   try {
     auto manifest = journal::decode_manifest(bytes, identity);
     if (const auto wrong = check.objection(manifest); !wrong.empty()) {
-      throw Error(ErrorCode::corrupt,
-                  text("the manifest of a checkpoint says what cannot be: ", wrong, "; use another checkpoint"));
+      throw Error(ErrorCode::corrupt, text("the manifest of a checkpoint says what cannot be: ", wrong));
     }
     return manifest;
   } catch (const Error& error) {
-    throw Error(error.code(), text(file.string(), ": ", error.what()), 0, file.string());
+    std::string advice;
+    if (error.code() == ErrorCode::corrupt) {
+      advice = text(". Put the file back from a copy, or remove ", directory.parent_path().string(),
+                    ": its state cannot be found without the file");
+    }
+    throw Error(error.code(), text(file.string(), ": ", error.what(), advice), 0, file.string());
   }
 }
 

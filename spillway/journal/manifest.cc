@@ -29,8 +29,7 @@ std::uint64_t checksum_of_manifest(std::span<const std::byte> manifest) {
 
 [[noreturn]] void corrupt() {
   throw Error(ErrorCode::corrupt,
-              "the manifest of a checkpoint is not whole: its bytes are not those that were written; use another "
-              "checkpoint");
+              "the manifest of a checkpoint is not whole: its bytes are not those that were written");
 }
 
 /// Takes the record of a chunk from the front of what is left.

@@ -84,6 +84,8 @@ Comparison::Outcome Comparison::make(const Decisions& decisions) {
   try {
     auto plan = make_(decisions);
     ample_ = ample_ && plan.ample;
+    has_changes_ = has_changes_ ||
+                   std::ranges::any_of(plan.schedule.changes, [](const auto& change) { return change.weight.any(); });
     if (!needs_no_path(plan, decisions)) return {.decisions = decisions};
     const Outcome out{decisions, true, seconds_of(plan), moved_by(plan)};
     plans_.push_back(std::move(plan));
@@ -136,6 +138,9 @@ void Comparison::refuse() const {
 
 Plan Comparison::take() && {
   auto out = std::move(plans_[static_cast<std::size_t>(&best() - plans_.data())]);
+  if (!has_changes_) {  // without a copy both values are one plan
+    std::erase_if(listed_, [](const Compared& it) { return it.axis == Axis::device_changes; });
+  }
   for (std::size_t axis = 0; axis < kAxes.size(); ++axis) {
     const bool is_listed =
         std::ranges::any_of(listed_, [&](const auto& it) { return it.axis == static_cast<Axis>(axis); });

@@ -84,6 +84,7 @@ class Comparison {
   std::optional<Error> refusal_;
   bool device_alone_ = true;    ///< every refusal was the device's
   bool ample_ = true;           ///< host memory refused nothing
+  bool has_changes_ = false;    ///< a plan has a copy on the device that takes changes
   bool all_in_memory_ = false;  ///< a plan whose layers all recompute has everything in memory
 };
 

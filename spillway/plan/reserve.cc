@@ -30,7 +30,8 @@ std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
     message += text(". ", human(durable->second), " of it make it durable (--durability ", name_of(durability));
     if (budget.checkpoints > 0) {
       message += text("; ", budget.checkpoints, budget.checkpoints == 1 ? " checkpoint is" : " checkpoints are",
-                      " kept there, fewer with --save_total_limit or none with --save_only_model");
+                      " kept there, fewer with --save_total_limit");
+      if (!budget.saving || budget.saving->whole.empty()) message += " or none with --save_only_model";
     }
     message += ")";
   }

@@ -129,7 +129,8 @@ std::string advice(const Budget& budget, const SavingNeed& saving) {
   if (saving.at_once > 1) out += asked.limit ? ", with a smaller --save_total_limit" : ", with --save_total_limit 1";
   if (asked.saves > 1) out += ", with larger --save_steps";
   if (asked.saves > 1 && !asked.whole.empty()) out += " or --save_whole_steps";
-  if (!asked.model_only && saving.checkpoint > 2 * saving.weights) out += ", with --save_only_model";
+  const bool may_omit_state = !asked.model_only && asked.whole.empty();
+  if (may_omit_state && saving.checkpoint > 2 * saving.weights) out += ", with --save_only_model";
   return out;
 }
 

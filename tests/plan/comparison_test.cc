@@ -26,6 +26,7 @@ class ComparisonTest : public ::testing::Test {
   /// Numbers of resident blocks that fit, and what they come to.
   std::map<std::size_t, Cost> costs_;
   std::size_t made_ = 0;
+  bool has_copies_ = false;  ///< on the device, of matrices that take changes
 
   Plan make(const Decisions& decisions) {
     ++made_;
@@ -37,6 +38,7 @@ class ComparisonTest : public ::testing::Test {
     out.to_device_per_step = it->second.link;
     out.ample = it->second.ample;
     out.spilling.resize(decisions.layers.spill);
+    if (has_copies_ && decisions.applies_changes) out.schedule.changes.push_back({.weight = {.buffer = 0}});
     return out;
   }
   Comparison comparison_{[this](const Decisions& of) { return make(of); }, blocks(0)};
@@ -93,6 +95,21 @@ TEST_F(ComparisonTest, ValuesSayWhatElseDiffersFromTheChosenPlan) {
   EXPECT_EQ(compared[0].value, "1 block resident (0 layers kept)");
   EXPECT_EQ(compared[1].value, "2 blocks resident");
   EXPECT_TRUE(compared[1].chosen);
+}
+
+TEST_F(ComparisonTest, ChangesAreListedWhereADeviceHasCopiesThatTakeThem) {
+  costs_ = {{1, {1.0}}};
+  auto taking = blocks(1);
+  taking.applies_changes = true;
+  for (const bool has_copies : {false, true}) {
+    has_copies_ = has_copies;
+    Comparison comparison{[this](const Decisions& of) { return make(of); }, blocks(1)};
+    comparison.add(Axis::device_blocks, blocks(1));
+    for (const auto& each : {blocks(1), taking}) comparison.add(Axis::device_changes, each);
+    const auto plan = std::move(comparison).take();
+    EXPECT_EQ(plan.compared_on(Axis::device_changes).size(), has_copies ? 2U : 0U);
+    EXPECT_EQ(plan.compared_on(Axis::device_blocks).size(), 1U);
+  }
 }
 
 TEST_F(ComparisonTest, WhereNothingFitsTheRefusalIsThatOfTheStart) {

@@ -134,6 +134,21 @@ TEST_F(SavingTest, RefusesWithoutAnyPath) {
   }
 }
 
+TEST_F(SavingTest, RefusesWithoutTheAdviceThatWholeCheckpointsForbid) {
+  Budget budget;
+  budget.saving = Saving{.saves = 3, .limit = 1, .whole = {1}};
+  budget.file_systems.push_back({.name = "/home", .free = 1 * MiB, .paths = {}, .output = true});
+  const auto words = refusal(budget);
+  EXPECT_NE(words.find("--save_whole_steps"), std::string::npos) << words;
+  EXPECT_EQ(words.find("--save_only_model"), std::string::npos) << words;
+  auto small = shared(1 << 30, 8 * MiB, *budget.saving);
+  small.durability = Durability::step;
+  small.checkpoints = 2;
+  EXPECT_EQ(refusal(small).find("--save_only_model"), std::string::npos) << refusal(small);
+  small.saving->whole.clear();
+  EXPECT_NE(refusal(small).find("none with --save_only_model"), std::string::npos) << refusal(small);
+}
+
 TEST_F(SavingTest, RefusesVolumesThatTheirFileSystemCannotHold) {
   auto budget = shared(1 * MiB, 1 << 30, {});
   budget.saving.reset();

@@ -64,6 +64,13 @@ def require_file(path: Path) -> None:
         raise OSError(errno.EINVAL, NO_FILE.format(kind), str(path))
 
 
+def describe_broken_link(path: str | Path) -> str:
+    """Words that continue a sentence about a missing path; empty unless it is a link to nothing."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return ""
+    return f": it is a link to {os.readlink(path)}, which is missing"
+
+
 def name_file_kind(path: Path) -> str:
     """The kind of a path that is no plain file; empty for a plain file and for a missing path."""
     try:

@@ -43,6 +43,8 @@ class Arguments:
         file = Path(place, "config.yaml")
         if not file.is_file():
             raise InputError(f"{verb}: {place} holds no run (there is no {file})")
+        if read_file(file).get("model") is None and "model" not in self.values:
+            raise InputError(f"{verb}: {file} names no model, so it is not as a run wrote it; put back a copy of it")
         return Arguments([str(file)], {"output_dir": str(place), **self.values}, self.options, self.named)
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.base import installed, silence
-from spillway.base.documents import name_file_kind
+from spillway.base.documents import describe_broken_link, name_file_kind
 from spillway.config import methods, several
 from spillway.config.keys import KEYS
 from spillway.config.objective_keys import join
@@ -18,6 +18,7 @@ from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import Config
 from spillway.errors import InputError, SpillwayError
 
+ADAPTER = "adapter_model.safetensors"  # PEFT's name of the file
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -47,6 +48,16 @@ def check(
     check_saves(config)
     check_optimizer(config)
     check_method(config)
+    check_adapter(config)
+
+
+def check_adapter(config: Config) -> None:
+    """Refuses a directory without adapters. A resume has them in its own state."""
+    if config.lora_adapter is None or config.resume_from_checkpoint:
+        return
+    file = Path(config.lora_adapter, ADAPTER)
+    if not file.is_file():
+        raise InputError(f"lora_adapter: there is no {file}; expects a directory of adapters, as PEFT saves them")
 
 
 def check_objective(config: Config) -> None:
@@ -260,12 +271,13 @@ def check_model(config: Config, described: bool = True) -> None:
             kind = "a file" if Path(value).is_file() else name_file_kind(Path(value))
             raise InputError(f"{name}: {value} is {kind}; expects a directory or a name on the hub")
         if is_path_like(value):
-            raise InputError(f"{name}: there is no directory {value}")
+            raise InputError(f"{name}: there is no directory {value}{describe_broken_link(value)}")
     if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
-        raise InputError(f"model: {config.model} has no config.json; expects a Hugging Face checkpoint directory")
+        link = describe_broken_link(Path(config.model, "config.json"))
+        raise InputError(f"model: {config.model} has no config.json{link}; expects a Hugging Face checkpoint directory")
     template = config.chat_template_path
     if template is not None and not Path(template).exists():
-        raise InputError(f"chat_template_path: there is no {template}")
+        raise InputError(f"chat_template_path: there is no {template}{describe_broken_link(template)}")
     if template is not None and not Path(template).is_file() and not Path(template).is_dir():
         raise InputError(
             f"chat_template_path: {template} is {name_file_kind(Path(template))}; expects a file or a directory with a "
@@ -323,7 +335,7 @@ def check_dataset(name: str, config: Config) -> None:
         return
     path = Path(value)
     if not path.exists():
-        raise InputError(f"{name}: there is no file {value}")
+        raise InputError(f"{name}: there is no file {value}{describe_broken_link(value)}")
     if not path.is_file():
         advice = "" if path.is_dir() else "; rows are read again by a resume, so copy them into a file first"
         raise InputError(
@@ -443,7 +455,8 @@ def check_directory(directory: Path) -> None:
     if directory.is_block_device():
         raise InputError(f"storage: {directory} is a block device; name it with storage_device")
     if not directory.is_dir():
-        raise InputError(f"storage: there is no directory {directory}; create it, or name another")
+        link = describe_broken_link(directory)
+        raise InputError(f"storage: there is no directory {directory}{link}; create it, or name another")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InputError(f"storage: {directory} cannot be written (permissions, or a read-only file system)")
 

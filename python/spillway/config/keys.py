@@ -32,6 +32,7 @@ from spillway.config.values import (
     INTERVAL,
     MAPPING,
     MEMORY_FILE,
+    MOST_SEED,
     NODE,
     PATTERN,
     PLACEMENT,
@@ -156,8 +157,8 @@ GROUPS: dict[str, list[Key]] = {
         Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
         Key("max_steps", STEPS, -1, "number of steps. -1: `num_train_epochs` decides"),
         Key("num_train_epochs", POSITIVE, 3.0, "passes over the data. May be a fraction"),
-        Key("seed", whole(0), 42, "seed of random weights and dropout"),
-        Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
+        Key("seed", whole(0, MOST_SEED), 42, "seed of random weights and dropout"),
+        Key("data_seed", whole(0, MOST_SEED), None, "seed of the order of rows", "`seed`"),
         Key(
             "full_determinism",
             FLAG,

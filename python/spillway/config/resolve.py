@@ -27,7 +27,10 @@ from spillway.config.objectives import OBJECTIVES, ObjectiveEntry
 from spillway.config.values import FileShare, NodeShare, StoragePath, WrongPart
 from spillway.errors import InputError, first_line
 
-PATHS = ("output_dir", "model", "teacher", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
+PATHS = (
+    "output_dir", "model", "teacher", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile",
+    "lora_adapter",
+)  # fmt: skip
 CONFIG_HEADER = "# Written by spillway"
 NEAR = 0.8  # likeness from which on a name is taken for a mistyped key
 

@@ -21,6 +21,12 @@ for power, letter in enumerate("kmgt", start=1):
     UNITS[f"{letter}ib"] = 1024**power
 
 
+MOST_COUNT = 2**31 - 1  # of rows, tokens, layers and the like
+MOST_SEED = 2**63 - 1
+MOST_STEPS = 10**12  # of a run
+MOST_BYTES = 2**60
+
+
 class WrongPart(ValueError):
     """Says which part of a value is wrong."""
 
@@ -126,7 +132,7 @@ def parse_size(value: Any) -> int:
         raise ValueError
     if size <= 0:
         raise ValueError
-    return size
+    return int(up_to(MOST_BYTES, size))
 
 
 def parse_interval(value: Any) -> int | float:
@@ -134,7 +140,7 @@ def parse_interval(value: Any) -> int | float:
     number = parse_number(value)
     if number <= 0 or (number >= 1 and number != int(number)):
         raise ValueError
-    return int(number) if number >= 1 else number
+    return int(up_to(MOST_STEPS, number)) if number >= 1 else number
 
 
 def parse_mapping(value: Any) -> dict[str, Any]:
@@ -264,7 +270,7 @@ def parse_count_or(*words: str, least: int) -> Callable[[Any], str | int]:
             return word
         if number < least:
             raise ValueError
-        return number
+        return int(up_to(MOST_COUNT, number))
 
     return parse
 
@@ -283,6 +289,13 @@ def parse_tracker(value: Any) -> str:
     return text
 
 
+def up_to(most: int, number: Any) -> Any:
+    """The number. WrongPart where it is larger than the engine counts."""
+    if number > most:
+        raise WrongPart(f"{most} at most")
+    return number
+
+
 def within(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """`parse`, refusing what `accept` does not take."""
 
@@ -295,8 +308,9 @@ def within(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callab
     return checked
 
 
-def whole(least: int) -> Kind:
-    return Kind(f"a whole number, {least} or more", within(parse_whole, lambda value: value >= least))
+def whole(least: int, most: int = MOST_COUNT) -> Kind:
+    accept = within(parse_whole, lambda value: value >= least)
+    return Kind(f"a whole number, {least} or more", lambda value: up_to(most, accept(value)))
 
 
 def number(expected: str, accept: Callable[[float], bool]) -> Kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,23 @@ ELSEWHERE = (
     "max_grad_norm",
     "optim",
     "seed",
+    "data_seed",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "logging_steps",
+    "report_to",
+    "eval_strategy",
+    "eval_steps",
+    "eval_on_start",
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+    "save_only_model",
+    "push_to_hub",
+    "hub_model_id",
+    "hub_private_repo",
+    "hub_strategy",
     "max_steps",
     "num_train_epochs",
     "per_device_train_batch_size",
@@ -58,6 +75,21 @@ ELSEWHERE = (
     "objective",
     *OWN_KEYS,
 )
+
+
+# keys of `spillway train` without a counterpart in a Trainer, and the replacement for each
+OWN_ROWS = "give the Trainer rows as TRL and datasets make them"
+OF_COMMAND = {
+    "save_whole_steps": "without durability, every checkpoint of a Trainer stands alone",
+    **dict.fromkeys(
+        (
+            "dataset_config", "dataset_split", "dataset_revision", "eval_dataset_split", "eval_dataset_revision",
+            "dataset_text_field", "prompt_field", "completion_field", "messages_field", "completion_only_loss",
+            "assistant_only_loss", "chat_template_path",
+        ),
+        OWN_ROWS,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,9 +163,7 @@ def load(
     keys = translate(keys if dtype is None else {**keys, "dtype": dtype})
     dtype = keys.pop("dtype", None)
     given = normalised(keys, "load()")
-    for name in given:
-        if name in ELSEWHERE:
-            raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
+    refuse_keys_of_others(given)
     if dtype == "auto":
         dtype = read_checkpoint_dtype(path, given)
     if dtype is not None:
@@ -177,6 +207,15 @@ def load(
     model.spillway_origin = Origin(config, set(given), meta_model, told, generation)
     make_callable(model)
     return model
+
+
+def refuse_keys_of_others(names: Iterable[str]) -> None:
+    """InputError for a key of a Trainer, or of `spillway train`."""
+    for name in names:
+        if name in ELSEWHERE:
+            raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
+        if name in OF_COMMAND:
+            raise InputError(f"load(): {name} is a key of `spillway train`; {OF_COMMAND[name]}")
 
 
 def choose_labels(keys: dict[str, Any]) -> int:

@@ -25,6 +25,24 @@ MicroBatch = Mapping[str, Any]
 STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
 
 
+OF_COMMAND = (
+    "save_steps", "save_strategy", "save_whole_steps", "save_only_model", "eval_steps", "eval_strategy",
+    "eval_on_start", "push_to_hub",
+)  # fmt: skip
+
+
+def describe_unused_keys(config: Config, given: set[str]) -> str:
+    """A notice of the keys that ask `spillway train` for saves and evaluations; empty without one. `given`: the keys
+    that were said."""
+    unused = [name for name in OF_COMMAND if name in given and getattr(config, name) not in (None, False, "no")]
+    if not unused:
+        return ""
+    return (
+        f"{', '.join(unused)}: no effect in a Session, which saves and evaluates when its `save` and `evaluate` are "
+        "called"
+    )
+
+
 def logging_interval(config: Config) -> int:
     """Steps between two rows of metrics.jsonl; below 1 `logging_steps` is a share of `max_steps`."""
     asked = config.logging_steps

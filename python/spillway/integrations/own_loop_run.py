@@ -19,6 +19,7 @@ from spillway.errors import InputError
 from spillway.integrations.own_loop_parts import (
     MicroBatch,
     check_count,
+    describe_unused_keys,
     logging_interval,
     merged,
     plan_images,
@@ -116,6 +117,8 @@ class OwnRun:
         self._engine = self._plan_session()
 
     def _plan_shape(self, given: set[str], images: MicroBatch | None) -> None:
+        if words := describe_unused_keys(self._config, given):
+            self._display.note(words)
         self._shape = shape_of(self._config, given)
         self._arguments: frozenset[str] = frozenset()  # of the model, which come with images
         if images is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spillway.base import stages
+from spillway.base.documents import describe_broken_link
 from spillway.errors import InputError
 from spillway.model.adapters import quantised
 from spillway.model.adapters.lora import Adapters, adapters_of
@@ -177,8 +178,12 @@ def without_dropout(model: torch.nn.Module) -> None:
 
 def require_weights(directory: Path) -> None:
     """InputError when there is nothing to load, before anything is measured."""
-    if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+    names = ("model.safetensors", "model.safetensors.index.json")
+    if any((directory / name).exists() for name in names):
         return
+    for name in names:
+        if link := describe_broken_link(directory / name):
+            raise InputError(f"{directory}: there is no {name}{link}")
     others = [path.name for path in sorted(directory.glob("*.bin"))]
     hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
     raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{hint}")

@@ -55,7 +55,6 @@ class Start:
     fresh: bool = True  # with neither, the run may begin with the model's weights
     clear: bool = False  # a fresh start removes the run that is there
     keeps_teacher: bool = False  # and leaves what a teacher gave for its rows
-    volumes_gone: bool = False  # those that held the state of checkpoints; new ones take their places
     paths: Sequence[StoragePath] = field(default=(), compare=False)  # of the run
 
     def held(self) -> tuple[Path, ...]:
@@ -156,8 +155,7 @@ def decide(config: Config, there: Sequence[Path] | None = None, others: Sequence
         fresh = not precious and has_teacher_begun(config, output_dir)
     clear = resume is None and bool(run_files(output_dir))
     keeps_teacher = config.objective_entry.has_teacher and not config.overwrite
-    gone = resume is not None and not on_paths and stands_alone(resume) and bool(config.paths)
-    return Start(output_dir, resume, durable, fresh, clear, keeps_teacher, gone, config.paths)
+    return Start(output_dir, resume, durable, fresh, clear, keeps_teacher, config.paths)
 
 
 def durable_volumes(config: Config, output_dir: Path, there: Sequence[Path] | None = None) -> list[Path]:

@@ -49,6 +49,11 @@ def told_of(places: Iterable[str], run: str) -> list[ListedVolume]:
     return [each for place in places for each in list_volumes(place) if each.superblock.run == run]
 
 
+def list_sets(paths: Sequence[StoragePath], run: str) -> set[int]:
+    """The numbers of the sets of volumes that this run has on these paths: volumes made anew have another one."""
+    return {each.superblock.set for each in told_of([path.place for path in paths], run)}
+
+
 def remove(volume: Path, run: str) -> None:
     """The volume of the run is gone: the file, or what a block device holds."""
     if volume.is_block_device():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 from spillway.config import Config
 from spillway.data.order import Order
+
+MOST_SAVES = 100_000  # checkpoints that a plan counts
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,29 @@ class Events:
     def whole_due(self, step: int) -> bool:
         """True if the checkpoint of the step stands alone."""
         return self.config.save_whole_steps is not None and step % self.interval("save_whole_steps") == 0
+
+    def list_saves(self, begun: int) -> list[int]:
+        """The steps after `begun` with a checkpoint, in order; of very many the first."""
+        intervals = [self.interval_of("save")]
+        if self.config.save_whole_steps is not None:
+            intervals.append(self.interval("save_whole_steps"))
+        multiples = [range(each * (begun // each + 1), self.steps, each) for each in intervals if each]
+        last = [self.steps] if self.steps > begun else []
+        return list(islice((step for step, _ in groupby(heapq.merge(*multiples, last))), MOST_SAVES))
+
+    def count_rows(self) -> int:
+        """Rows that the run adds to metrics.jsonl, at most."""
+        rows = self.steps // self.interval("logging_steps")
+        if self.config.eval_dataset is not None and self.config.eval_strategy != "no":
+            rows += math.ceil(self.steps / self.interval_of("eval"))
+        return rows
+
+    def interval_of(self, kind: str) -> int:
+        """Steps between two events of the kind's strategy; 0: none before the last step."""
+        strategy = getattr(self.config, f"{kind}_strategy")
+        if strategy == "no":
+            return 0
+        return self.interval(f"{kind}_steps") if strategy == "steps" else self.order.steps_per_epoch
 
     def due(self, kind: str, step: int) -> bool:
         strategy = getattr(self.config, f"{kind}_strategy")

@@ -340,6 +340,7 @@ class Loop:
             return f"{step} is not durable yet; the run goes on from the one before, and does it again"
         lost = f"{step} is lost with this process, since its volumes lost their files"
         if self.session.displaced_volumes():
+            self.session.stand_alone()
             return self.save_elsewhere() or self.save_model_alone() or lost
         try:
             words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
@@ -352,14 +353,21 @@ class Loop:
 
     def save_elsewhere(self) -> str:
         """A whole checkpoint in a storage directory that has room for it, named in words."""
-        saving = self.session.planned.saving
-        needed = saving.checkpoint_bytes if saving is not None else 0
+        needed = self.count_whole_bytes()
         for place in unsaved.with_room(self.config, needed):
             target = place / f"{self.output_dir.name}-checkpoint-{self.state.step}"
             with suppress(Exception):
                 checkpoints.write_directory(target, lambda found: self.fill(found, with_state=True))
                 return f"step {self.state.step} is saved in {target} instead"
         return ""
+
+    def count_whole_bytes(self) -> int:
+        """Bytes of a checkpoint that stands alone; 0 where nothing was planned for saves."""
+        planned = self.session.planned
+        if planned.saving is None:
+            return 0
+        state = sum(part.bytes for part in planned.bytes if part.class_ == "state")
+        return max(planned.saving.checkpoint_bytes, planned.saving.weights + state)
 
     def save_model_alone(self) -> str:
         """Saves the weights alone, which take less room than a checkpoint and need no tokenizer or configuration."""

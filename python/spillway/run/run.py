@@ -12,7 +12,7 @@ from spillway import report
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
 from spillway.model.source import hub
-from spillway.output import checkpoints, directory, identity, known_runs, state
+from spillway.output import checkpoints, directory, identity, known_runs, state, volumes
 from spillway.output.base_files import BASE, read_fingerprint
 from spillway.output.directory import Start
 from spillway.output.displaced import VolumeDisplaced
@@ -92,14 +92,25 @@ class Run:
         """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
         recovered from the storage paths."""
         self.identity.durability, self.identity.stands_alone = session.planned.durability, False
-        if self.start.volumes_gone and self.identity.durability != "none":
-            for words in self.world.agreed(lambda: checkpoints.give_up_all(self.output_dir)):
-                self.note(words)
         hub.fetch_weights(self.config, tell)
         fixed = self.identity.fixed
         if self.config.init == "pretrained" and BASE not in fixed:
             fixed[BASE] = self.world.agreed(lambda: read_fingerprint(hub.model_directory(self.config)))
-        return self.lines.start(session, self.start)
+        were_there, sets = bool(volumes.present(self.config.paths)), self._list_sets()
+        recovery = self.lines.start(session, self.start)
+        if recovery is None and self.start.resume is not None and self.identity.durability != "none":
+            self._give_up_checkpoints(are_new=not were_there or not self._list_sets() <= sets)
+        return recovery
+
+    def _list_sets(self) -> set[int]:
+        return volumes.list_sets(self.config.paths, self.identity.run)
+
+    def _give_up_checkpoints(self, are_new: bool) -> None:
+        """Leaves models of the checkpoints whose state lay on volumes that are not there, when the run's volumes
+        `are_new`. The checkpoint that the run goes on from has been loaded by then."""
+        if any(self.world.gather(are_new)):
+            for words in self.world.agreed(lambda: checkpoints.give_up_all(self.output_dir)):
+                self.note(words)
 
     def goes_on(self, recovery: Recovery | None) -> bool:
         """True if the run has made steps before."""

@@ -15,7 +15,9 @@ from spillway.base import stages, streams
 from spillway.base.documents import make_document, read_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
-from spillway.errors import Interrupted, SpillwayError
+from spillway.config.values import MOST_STEPS
+from spillway.data.order import Order
+from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
 from spillway.model.batches.batch import WorkShape
 from spillway.model.source import hub
@@ -335,8 +337,7 @@ class Training:
 
 def count_checkpoints(config: Config, work: Work, held: list[tuple[int, Path]]) -> int:
     """The most checkpoints that hold places on the storage paths at once; `held`: those that do already."""
-    due, alone = work.events.save_due, work.events.whole_due
-    saves = {step for step in range(1, work.steps) if due(step) and not alone(step)}
+    saves = {step for step in work.events.list_saves(0) if step < work.steps and not work.events.whole_due(step)}
     count = len(saves | {step for step, _ in held})
     if config.save_total_limit is not None:
         count = min(count, max(config.save_total_limit, len(held)) + 1)
@@ -349,9 +350,8 @@ def saving(run: Run, work: Work, begun: int, stored: int = 0) -> Saving:
     config, start = run.config, run.start
     if start.resume is None or start.durable:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
-    due, alone = work.events.save_due, work.events.whole_due
-    saves = [run.alone or alone(step) for step in range(begun + 1, work.steps + 1) if due(step)]
-    rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
+    events = work.events
+    saves, rows = [run.alone or events.whole_due(step) for step in events.list_saves(begun)], events.count_rows()
     return room.estimate_saving(config, start, begun, saves, rows, work.reference_values * reference.ROW_BYTES, stored)
 
 
@@ -365,7 +365,6 @@ def predict_start(config: Config, output_dir: Path, named: bool) -> Start:
 def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Work:
     """The work of a session, which its plan depends on. Bad data is refused here. `started`: the start of the run;
     None: now."""
-    from spillway.data.order import Order
     from spillway.run import rates
     from spillway.run.events import Events
 
@@ -386,7 +385,7 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         config.objective_entry.is_sequential,
         iterations,
     )
-    steps = order.steps(config.max_steps, config.num_train_epochs)
+    steps = count_steps(config, order)
     shape = WorkShape(
         micro_batches=min(config.gradient_accumulation_steps, order.micro_batches_per_epoch),
         batch=config.rows_each * min(config.per_device_train_batch_size, len(train_rows)),
@@ -405,6 +404,16 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
+
+
+def count_steps(config: Config, order: Order) -> int:
+    """The steps of the run. InputError for more than a run can count."""
+    key = "max_steps" if config.max_steps > 0 else "num_train_epochs"
+    each = 1 if config.max_steps > 0 else order.steps_per_epoch
+    given = getattr(config, key)
+    if given * each > MOST_STEPS:
+        raise InputError(f"{key}: got {given}, and a run has at most {MOST_STEPS} steps; give less")
+    return order.steps(config.max_steps, config.num_train_epochs)
 
 
 def open_session(

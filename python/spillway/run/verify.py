@@ -10,7 +10,7 @@ from spillway.base.counts import counted
 from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.output import directory, saved
+from spillway.output import directory, saved, volumes
 from spillway.run.shards import unreached
 from spillway.run.start_points import STATE
 from spillway.run.stored import StoredRun, stored
@@ -23,17 +23,41 @@ def verify(config: Config, say: Say) -> bool:
     damage in a line, then what was read. True: all of what was read is well."""
     run = stored(config)
     places = [path for _, path in directory.checkpoints(run.output_dir)] + [run.output_dir]
-    places_with_digests = [place for place in places if saved.read_list(place) is not None]
-    if not run.volumes() and not places_with_digests:
+    unread = {place: words for place in places if (words := describe_unread_list(place))}
+    rest = [place for place in places if place not in unread]
+    places_with_digests = [place for place in rest if saved.read_list(place) is not None]
+    for words in unread.values():
+        say(f"damaged: {words}")
+    if not run.volumes() and not places_with_digests and not unread:
         raise InputError(
             f"storage: the run in {run.output_dir} keeps nothing on its storage paths, and none of its checkpoints has "
             f"digests ({saved.FILES}); nothing to verify"
         )
-    well = [verify_volumes(run, say)] if run.volumes() else []
+    well = [try_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
     well += [verify_files(place, say) for place in places_with_digests]
-    if bare := [place.name for place in places[:-1] if place not in places_with_digests]:
+    if bare := [place.name for place in rest if place not in (*places_with_digests, run.output_dir)]:
         say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
-    return all(well)
+    return all(well) and not unread
+
+
+def describe_unread_list(place: Path) -> str:
+    """A sentence about a list of digests that cannot be read; empty for one that can, and for none."""
+    try:
+        saved.read_list(place)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def tell_missing_volumes(run: StoredRun, say: Say) -> bool:
+    """Names the checkpoints that need volumes of which none is there. True: none needs one."""
+    if pinned := directory.pinned(run.output_dir):
+        names, places = ", ".join(path.name for path in pinned), ", ".join(path.place for path in run.config.paths)
+        say(
+            f"damaged: the state of {names} lies on storage paths, and {places or 'no storage'} holds no volume of the "
+            "run: mount the drives, or name the storage that the run had"
+        )
+    return not pinned
 
 
 def verify_directory(place: Path, say: Say) -> bool:
@@ -59,6 +83,19 @@ def verify_files(place: Path, say: Say) -> bool:
     if changes:
         say(f"A file that was changed on purpose: remove its entry from {place / saved.FILES}, or the list.")
     return not changes
+
+
+def try_volumes(run: StoredRun, say: Say) -> bool:
+    """`verify_volumes`, or False after words about a volume of the run that cannot be opened. InputError where none of
+    them is the run's."""
+    try:
+        return verify_volumes(run, say)
+    except InputError as error:
+        places = [path.place for shard in run.shards for path in shard.config.paths]
+        if not volumes.told_of(places, run.identity.run):
+            raise
+        say(f"not read: {error}")
+        return False
 
 
 def verify_volumes(run: StoredRun, say: Say) -> bool:

@@ -263,6 +263,10 @@ for name in sorted(stored.names()):
         ('{"hidden_size": 8}', ["config.json", "model_type"]),
         (json.dumps(tiny.CONFIG | {"model_type": "nonesuch"}), ["config.json", "nonesuch"]),
         (json.dumps(tiny.CONFIG | {"num_hidden_layers": "many"}), ["config.json", "num_hidden_layers"]),
+        (
+            json.dumps(tiny.CONFIG | {"num_key_value_heads": 5}),
+            ["config.json: num_key_value_heads is 5", "no multiple"],
+        ),
         (json.dumps({"model_type": "t5", "vocab_size": 320}), ["config.json", "t5", "causal language model"]),
     ],
 )

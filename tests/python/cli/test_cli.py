@@ -31,6 +31,19 @@ def test_bad_command_lines(words: list[str], part: str, capsys: pytest.CaptureFi
     assert caught.out == ""
 
 
+@pytest.mark.parametrize("verb", ["resume", "verify", "export", "merge"])
+def test_a_damaged_configuration_of_a_run_is_named(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content in ("", "seed: 3\n"):
+        (tmp_path / "config.yaml").write_text(content)
+        target = ["--to", str(tmp_path / "to")] if verb in ("export", "merge") else []
+        assert main([verb, str(tmp_path), *target]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"spillway: {verb}: {tmp_path / 'config.yaml'} names no model"), error
+        assert error.count("\n") == 1 and not (tmp_path / "to").exists()
+
+
 def test_help_names_every_key_and_only_verbs_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out

@@ -10,7 +10,7 @@ from spillway.cli import arguments
 from spillway.config import Config, read_file, resolve
 from spillway.config.checks import check
 from spillway.config.keys import KEYS
-from spillway.config.values import StoragePath
+from spillway.config.values import MOST_BYTES, MOST_COUNT, MOST_SEED, MOST_STEPS, StoragePath
 from spillway.errors import InputError
 
 
@@ -134,6 +134,23 @@ def test_state_formats() -> None:
         "bf16",
         "int8",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "most"),
+    [
+        ("seed", 2**70, MOST_SEED),
+        ("save_total_limit", 2**40, MOST_COUNT),
+        ("gradient_accumulation_steps", 10**30, MOST_COUNT),
+        ("save_steps", 10**30, MOST_STEPS),
+        ("dram_budget", 10**30, MOST_BYTES),
+        ("token_tile", 10**30, MOST_COUNT),
+    ],
+)
+def test_numbers_beyond_what_is_counted_are_refused(name: str, value: int, most: int) -> None:
+    message = refused(f"--{name}", str(value))
+    assert message.startswith(f"{name}: got '{value}'") and (f"; {most} at most" in message or name == "token_tile")
+    assert configured(f"--{name}", str(most)).values()[name] == most
 
 
 def test_old_and_other_names() -> None:
@@ -314,10 +331,14 @@ def test_orders_to_one_call_are_not_written_down() -> None:
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.jsonl").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    config = configured("--dataset", "rows.jsonl", "--eval_dataset", "of/hub", "--output_dir", "out")
+    (tmp_path / "adapters").mkdir()
+    config = configured(
+        "--dataset", "rows.jsonl", "--eval_dataset", "of/hub", "--output_dir", "out", "--adapter", "adapters"
+    )
     assert config.dataset == str(tmp_path / "rows.jsonl")
     assert config.eval_dataset == "of/hub"
     assert config.output_dir == str(tmp_path / "out")
+    assert config.lora_adapter == str(tmp_path / "adapters")
 
 
 @pytest.fixture
@@ -373,6 +394,11 @@ def test_more_than_one_process_is_refused(good: dict[str, str], monkeypatch: pyt
         ({"storage": ["{tmp}/rows.jsonl"]}, ["storage", "no directory"]),
         ({"profile": "{tmp}/none.json"}, ["profile", "no file"]),
         ({"chat_template_path": "{tmp}/none.jinja"}, ["chat_template_path"]),
+        ({"dataset": "{tmp}/link.jsonl"}, ["dataset: there is no file", "a link to {tmp}/gone, which is missing"]),
+        ({"storage": ["{tmp}/link.jsonl"]}, ["storage: there is no directory", "a link to {tmp}/gone"]),
+        ({"model": "{tmp}/link.jsonl"}, ["model: there is no directory", "a link to {tmp}/gone"]),
+        ({"method": "lora", "adapter": "{tmp}/none"}, ["lora_adapter", "{tmp}/none/adapter_model.safetensors"]),
+        ({"method": "lora", "lora_adapter": "{tmp}"}, ["lora_adapter", "expects a directory of adapters"]),
     ],
 )
 def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -381,10 +407,11 @@ def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict
             return [placed(item) for item in value]
         return value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
 
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "gone")
     config = resolve(good | {name: placed(value) for name, value in changes.items()}, {})
     with pytest.raises(InputError) as caught:
         check(config)
-    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert all(placed(part) in str(caught.value) for part in parts), str(caught.value)
 
 
 @pytest.mark.parametrize(

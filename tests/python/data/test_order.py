@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spillway.config import resolve
 from spillway.data.order import Order, in_file_order
-from spillway.run.events import Events
+from spillway.run.events import MOST_SAVES, Events
 
 SIZES = (st.integers(1, 40), st.integers(1, 7), st.integers(1, 5))
 
@@ -90,6 +90,32 @@ def due(keys: dict[str, object], steps: int = 10, rows: int = 8) -> dict[str, li
 )
 def test_what_is_due_when(keys: dict[str, object], kind: str, steps: list[int]) -> None:
     assert due(keys)[kind] == steps
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"save_steps": 3},
+        {"save_steps": 5, "save_whole_steps": 4},
+        {"save_strategy": "epoch", "save_whole_steps": 0.3},
+        {"save_steps": 20, "logging_steps": 3, "eval_dataset": "x"},
+        {"eval_dataset": "x", "eval_steps": 4, "logging_steps": 0.25},
+        {"eval_dataset": "x", "eval_strategy": "no"},
+    ],
+)
+@pytest.mark.parametrize("begun", [0, 4, 9, 10])
+def test_saves_and_rows_are_counted_without_a_look_at_each_step(keys: dict[str, object], begun: int) -> None:
+    events, found = Events(resolve(keys, {}), Order(8, 1, 2, 0), 10), due(keys)
+    assert events.list_saves(begun) == [step for step in found["save"] if step > begun]
+    assert events.count_rows() == len(found["log"]) + len(found["eval"])
+
+
+def test_saves_of_very_many_steps_are_counted_at_once() -> None:
+    events = Events(resolve({"save_steps": 1, "eval_dataset": "x"}, {}), Order(8, 1, 2, 0), 10**12)
+    assert len(events.list_saves(7)) == MOST_SAVES and events.count_rows() == 10**12 + 10**12 // 4
+    rare = Events(resolve({}, {}), Order(8, 1, 2, 0), 10**12)
+    assert rare.list_saves(0) == [10**12]
 
 
 def test_before_the_first_step_only_when_asked() -> None:

@@ -156,6 +156,11 @@ def test_keywords_of_from_pretrained_become_keys(keywords: dict[str, Any], keys:
         ({"torch_dtype": "float32", "dtype": "bfloat16"}, "torch_dtype says 'float32', and dtype says 'bfloat16'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config of gptq.*load_in_4bit"),
         ({"dtype": "float8_e4m3fn"}, "dtype: float8"),
+        ({"save_steps": 2}, "save_steps is not the model's; give it to TrainingArguments"),
+        ({"eval_steps": 2}, "eval_steps is not the model's; give it to TrainingArguments"),
+        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type is not the model's; give it to TrainingArguments"),
+        ({"save_whole_steps": 2}, "save_whole_steps is a key of `spillway train`; without durability"),
+        ({"completion_only_loss": False}, "completion_only_loss is a key of `spillway train`; give the Trainer rows"),
     ],
 )
 def test_other_keywords_of_from_pretrained_are_refused_with_what_to_write(

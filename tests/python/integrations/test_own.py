@@ -234,6 +234,15 @@ def test_random_weights_are_the_constructors(blocks: spillway.Blocks, tmp_path: 
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_keys_without_effect_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place, keys = saved(TIED.build, tmp_path / "weights"), {"save_steps": 2, "save_whole_steps": 2, "max_steps": 5}
+    session(TIED, place, **keys, eval_strategy="no").close()
+    told = " ".join(capfd.readouterr().err.split())
+    assert "save_steps, save_whole_steps: no effect in a Session" in told and "eval_strategy" not in told
+    session(TIED, place, max_steps=5).close()
+    assert "no effect" not in capfd.readouterr().err
+
+
 def run(script: str, *words: Path) -> list[float]:
     process = warm.python(EXAMPLE / script, *words)
     shown, error = process.communicate()

@@ -303,6 +303,18 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_verify_of_a_cut_volume_goes_on_to_the_checkpoints(
+    saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    storage = Path(shutil.copytree(saved / "storage", tmp_path / "storage"))
+    volume = storage / "spillway.volume"
+    os.truncate(volume, volume.stat().st_size // 2)
+    assert main(["verify", str(saved / "out"), "--storage", str(storage)]) == 1
+    told = capfd.readouterr().out
+    assert f"not read: {volume} was cut short" in told
+    assert f"{saved / 'out' / 'checkpoint-2'} read: no damage." in told
+
+
 def test_crafted_manifests_are_refused_by_their_names(saved: Path, tmp_path: Path) -> None:
     pytest.importorskip("xxhash", reason="no xxhash in this environment: crafted manifests stay untried")
     checkpoint, storage = Path("checkpoint-2"), ["--storage", str(saved / "storage")]

@@ -145,6 +145,28 @@ def test_verify_of_what_is_sound(finished: Path, capsys: pytest.CaptureFixture[s
     assert (finished / "storage" / "spillway.volume").read_bytes() == before
 
 
+def test_verify_goes_on_behind_a_list_that_cannot_be_read(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("out", "storage"):
+        shutil.copytree(finished / name, tmp_path / name)
+    damaged = tmp_path / "out" / "checkpoint-2" / "spillway" / "files.json"
+    damaged.write_text("[]")
+    assert main(["verify", str(tmp_path / "out"), "--storage", str(tmp_path / "storage")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("damaged: ")] == [lines[0]] and str(damaged) in lines[0]
+    assert "durable step 5: no damage" in lines[1] and len(lines) == 5
+
+
+def test_verify_names_checkpoints_whose_volume_is_gone(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(finished / "out"), "--storage", str(tmp_path)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "damaged: the state of checkpoint-2, checkpoint-4, checkpoint-5 lies on storage paths" in told
+    assert f"and {tmp_path} holds no volume of the run" in told
+
+
 def test_verify_names_each_damage_in_a_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From a directory that was moved, with paths that were moved."""
     for name in ("out", "storage"):

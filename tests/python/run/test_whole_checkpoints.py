@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import real_runs
 from real_runs import here, kill_after, metrics, names, on_path, result, words
 from spillway.cli import main
+from spillway.config import Config
+from spillway.output import checkpoints, unsaved
+from spillway.run.session import EngineSession
 
 KEYS = ["--max_steps", "10", "--save_steps", "2", "--save_whole_steps", "3", "--logging_steps", "1", "--packing"]
 LORA = ["--method", "lora", "--lora_r", "4", "--lora_target_modules", "q_proj", "--lora_dropout", "0.3"]
@@ -77,6 +82,39 @@ def test_the_run_itself_goes_on_with_an_empty_path(
     assert result(out) == result(whole)
 
 
+def test_a_damaged_checkpoint_leaves_the_others_as_they_are(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(9, inputs, tmp_path)
+    (tmp_path / "storage").rename(tmp_path / "away")
+    (tmp_path / "storage").mkdir()
+    back = ["resume", str(out), "--resume_from_checkpoint", str(out / "checkpoint-6")]
+    weights = out / "checkpoint-6" / "model.safetensors"
+    content = weights.read_bytes()
+    at = len(content) // 2
+    weights.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert main(back) == 2
+    assert "model.safetensors is not the file that was saved" in capfd.readouterr().err
+    assert names(tmp_path / "storage") == [] and len(list_manifests(out)) == 3
+    weights.write_bytes(content)
+    kill_after("start", back)  # the new volumes are there, and nothing was committed to them
+    assert main(back) == 0
+    assert "checkpoint-4 stays as a model" in " ".join(capfd.readouterr().out.split())
+    assert result(out) == result(whole)
+
+
+def test_a_damaged_manifest_names_the_checkpoint_to_remove(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = kill_in_step(5, inputs, tmp_path)
+    (out / "checkpoint-2" / "spillway" / "manifest.bin").write_bytes(bytes(64))
+    assert main(["resume", str(out)]) == 2
+    assert f"remove {out / 'checkpoint-2'}: its state cannot be found without the file" in capfd.readouterr().err
+    shutil.rmtree(out / "checkpoint-2")
+    assert main(["resume", str(out)]) == 0
+    assert result(out) == result(whole)
+
+
 def test_an_unmounted_path_is_not_taken_for_a_lost_one(
     inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +178,43 @@ def test_durable_checkpoints_and_those_that_stand_alone_take_turns(
     assert main(["resume", str(out), "--resume_from_checkpoint", str(out / "checkpoint-4")]) == 0
     assert result(out) == result(whole) and metrics(out) == metrics(whole)
     assert main(["verify", str(out)]) == 0
+
+
+def test_a_lost_volume_and_a_full_output_dir_leave_a_whole_checkpoint(
+    inputs: Path, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, storage, asked = tmp_path / "out", tmp_path / "storage", []
+    commit, write, with_room = EngineSession.commit, checkpoints.write, unsaved.with_room
+
+    def lose(session: EngineSession, state: dict[str, Any]) -> None:
+        commit(session, state)
+        if state["step"] == 7:
+            (storage / "spillway.volume").unlink()
+
+    def fill_up(output_dir: Path, step: int, *more: Any) -> Path:
+        if step == 7:
+            raise OSError(errno.ENOSPC, "No space left on device", str(output_dir))
+        return write(output_dir, step, *more)
+
+    def note(config: Config, needed: int) -> list[Path]:
+        asked.append(needed)
+        return with_room(config, needed)
+
+    monkeypatch.setattr(EngineSession, "commit", lose)
+    monkeypatch.setattr(checkpoints, "write", fill_up)
+    monkeypatch.setattr(unsaved, "with_room", note)
+    keys = ["--max_steps", "10", "--logging_steps", "1", "--packing", *on_path(storage)]
+    assert here(inputs, out, *keys, "--save_whole_steps", "10", "--json", verb="plan") == 0
+    planned = json.loads(capfd.readouterr().out)["saving"]["checkpoint_bytes"]
+    assert here(inputs, out, *keys) == 1
+    saved = storage / "out-checkpoint-7"
+    assert f"step 7 is saved in {saved} instead" in " ".join(capfd.readouterr().err.split())
+    assert len(asked) == 1 and asked[0] >= 0.95 * planned
+    monkeypatch.undo()
+    more = ["--max_steps", "10", "--logging_steps", "1", "--packing"]
+    assert here(inputs, tmp_path / "again", *more, "--resume_from_checkpoint", str(saved)) == 0
+    rows, files, _ = result(whole)
+    assert result(tmp_path / "again")[:2] == (rows[7:], files)
 
 
 def test_the_plan_counts_the_state_in_checkpoints_that_stand_alone(

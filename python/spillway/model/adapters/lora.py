@@ -21,6 +21,7 @@ from torch import nn
 
 from spillway._engine import Description
 from spillway.base.documents import read_json
+from spillway.config import checks
 from spillway.errors import InputError, first_line
 from spillway.model.adapters.adapter_pass import replace_forwards
 from spillway.model.adapters.lora_targets import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.model.meta.meta_model import MetaModel
 
-ADAPTER = "adapter_model.safetensors"  # PEFT's names of files
+ADAPTER = checks.ADAPTER
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights, as the engine names them
 NAME = "default"  # of the adapter in the modules; files do not have it
@@ -233,7 +234,7 @@ class Adapters:
         head's parameters, which the file may lack."""
         path = directory / ADAPTER
         if not path.is_file():
-            raise InputError(f"method: lora goes on from adapters, and there is no {path}")
+            raise InputError(f"lora_adapter: there is no {path}; expects a directory of adapters, as PEFT saves them")
         self.check_settings(directory / ADAPTER_CONFIG)
         stored_file = Stored(path)
         tensors = {name: stored_file.tensor(name) for name in stored_file.names()}

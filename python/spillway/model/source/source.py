@@ -53,6 +53,7 @@ def load_config(directory: Path, labels: int = 0, kind: str = OF_ROWS) -> PreTra
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
     check_dropout(path, config)
+    check_heads(path, config)
     choose_head(path, config, 0)
     if auto_class(config) is None:
         raise InputError(
@@ -100,6 +101,18 @@ def is_classifier(config: Any) -> bool:
 def classifies_tokens(config: Any) -> bool:
     """True for a head that labels every token."""
     return any(name.endswith(OF_TOKENS) for name in list_architectures(config))
+
+
+def check_heads(path: Path, config: PreTrainedConfig) -> None:
+    """InputError for heads of keys that cannot be shared out evenly; the library finds that in a layer's arithmetic."""
+    values = text_config(config).to_dict()
+    if "per_layer_config" in values:
+        return
+    heads, shared = values.get("num_attention_heads"), values.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(shared, int) and heads > 0 and (shared < 1 or heads % shared):
+        raise InputError(
+            f"{path}: num_key_value_heads is {shared}, and num_attention_heads {heads} is no multiple of it"
+        )
 
 
 def check_dropout(path: Path, config: PreTrainedConfig) -> None:
