@@ -121,7 +121,6 @@ Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
   });
   graph.need(legs.first, graph.out.refit_task[c]);
   graph.need(legs.first, graph.scatters[pass].last);
-  if (legs.first != legs.last) graph.need(legs.last, graph.scatters[pass].last);
   return legs.last;
 }
 
