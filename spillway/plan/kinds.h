@@ -94,8 +94,8 @@ struct ByLane {
   return is_link(lane) || traits(lane).server == Server::device;
 }
 
-/// Kind of a tier: the storage paths together, memory of the host, or that of a device.
-enum class TierKind : std::uint8_t { storage, host, device };
+/// Kind of a tier: the storage paths together, memory of the host or of a device, or the other processes of the run.
+enum class TierKind : std::uint8_t { storage, host, device, peer };
 
 struct TierTraits {
   bool in_memory;  ///< what lives there is at hand, in an arena, and does not come from a path
@@ -103,10 +103,11 @@ struct TierTraits {
   bool on_device;  ///< it is copied over a link to be there, and a device works on it
 };
 
-inline constexpr std::array<TierTraits, 3> kTiers = {{
+inline constexpr std::array<TierTraits, 4> kTiers = {{
     {false, false, false},
     {true, true, false},
     {true, false, true},
+    {false, false, false},
 }};
 
 [[nodiscard]] constexpr const TierTraits& traits(TierKind tier) noexcept {

@@ -82,9 +82,9 @@ class ActivationRoute {
 
   /// Position up to which what leaves by a hop lies where it was.
   [[nodiscard]] std::uint32_t leaves_by(const Hop& hop) const {
-    if (traits(hop.to).in_memory) return around_pass(graph_, hop.lane, use_.made);
+    if (traits(hop.to).in_memory) return around_pass(graph_, hop, use_.made);
     if (use_.read != kNone) return order_.after_read(use_.read);
-    const auto left = around_pass(graph_, hop.lane, use_.made);
+    const auto left = around_pass(graph_, hop, use_.made);
     return graph_.placement.device ? std::max(left, order_.device_after(use_.made)) : left;
   }
 
@@ -100,7 +100,7 @@ class ActivationRoute {
         graph_.out.activations.push_back({use_.what, bytes()});
       }
       const Move move{use_.what, {at.buffer}, {next.buffer}, bytes()};
-      next.by = add_hop(graph_, hops[i].lane, Phase::backward, move, graph_.out.buffers[at.buffer].last);
+      next.by = add_hop(graph_, Phase::backward, move, graph_.out.buffers[at.buffer].last);
       graph_.need(next.by, at.by);
       at = next;
     }
@@ -111,10 +111,10 @@ class ActivationRoute {
   Copy arrive(const std::vector<Hop>& hops, Copy at, Index user, Index last) {
     for (const auto& hop : hops) {
       const bool ends = hop.to == there_, unpacks = ends && site_ != there_;
-      const auto first = around_pass(graph_, hop.lane, user), until = order_.position(ends && !unpacks ? last : user);
+      const auto first = around_pass(graph_, hop, user), until = order_.position(ends && !unpacks ? last : user);
       const Copy next{graph_.add_buffer(kind_, bytes(), first, until, hop.to)};
       if (ends) graph_.lets_go(task(unpacks ? user : last), next.buffer);
-      const auto by = bring_to_pass(graph_, hop.lane, {use_.what, {at.buffer}, {next.buffer}, bytes()}, user);
+      const auto by = bring_to_pass(graph_, {use_.what, {at.buffer}, {next.buffer}, bytes()}, user);
       graph_.need(by, at.by);
       if (at.buffer == kNone) graph_.need(at.by, by, true);
       at = unpacks ? unpack(next.buffer, by, user, last) : Copy{next.buffer, by};

@@ -39,7 +39,7 @@ void add_hidden_gradient(StepGraph& graph) {
       graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(maker), graph.order.position(last));
   graph.lets_go(graph.task_of(last), here);
   const Move move{{ObjectKind::hidden_gradient}, {there}, {here}, bytes};
-  graph.need(graph.task_of(last), take_from_pass(graph, Lane::from_device, move, maker));
+  graph.need(graph.task_of(last), take_from_pass(graph, move, maker));
   graph.out.passes[last][use.as] = here;
 }
 

@@ -24,8 +24,7 @@ void bring_remainder(StepGraph& graph, Index c, Index pass) {
   if (bytes == 0) return;  // the weight is the master
   auto& there = graph.out.changes[c].remainder;
   there = {graph.add_whole(BufferClass::state, bytes, TierKind::device)};
-  const auto up =
-      bring_to_pass(graph, Lane::to_device, {{ObjectKind::state, c}, graph.out.groups[c].state, there, bytes}, pass);
+  const auto up = bring_to_pass(graph, {{ObjectKind::state, c}, graph.out.groups[c].state, there, bytes}, pass);
   graph.need(up, graph.find_event(c, ChunkEvent::state_updated));
 }
 
@@ -35,17 +34,16 @@ void add_change(StepGraph& graph, Index c) {
   const auto first = readers.front();
   bring_remainder(graph, c, first);
   const auto bytes = state::change_bytes(graph.rule, graph.chunk(c));
+  const auto last = around_update(graph, hop_between(TierKind::device, TierKind::host), c);
   const auto add = [&](TierKind tier, Bytes work) {
-    return Place{graph.add_buffer(BufferClass::staging, bytes + work, graph.order.update(c),
-                                  around_update(graph, Lane::from_device, c), tier)};
+    return Place{graph.add_buffer(BufferClass::staging, bytes + work, graph.order.update(c), last, tier)};
   };
   auto& it = out.changes[c];
   it.here = add(TierKind::host, 0);
   it.there = add(TierKind::device, state::widened_change_bytes(graph.rule, graph.chunk(c)));
   const auto update = out.update_task[c];
   const Object what{ObjectKind::change, c};
-  const auto up =
-      add_hop(graph, Lane::to_device, Phase::update, {what, it.here, it.there, bytes}, graph.order.position(first));
+  const auto up = add_hop(graph, Phase::update, {what, it.here, it.there, bytes}, graph.order.position(first));
   const auto apply = graph.add(Task{.op = Op::apply,
                                     .lane = Lane::device_update,
                                     .what = what,

@@ -13,21 +13,23 @@ class GradientLog {
   void run() {
     const auto& home = home_of(graph_, use_);
     if (!home.in_memory()) return;
-    for (const auto& hop : hops_between(home.kind, TierKind::storage)) {
-      traits(hop.to).in_memory ? stage(hop) : write(hop);
+    const auto hops = hops_between(home.kind, TierKind::storage);
+    if (hops.size() > 1) stage(hops.front());
+    for (auto c = use_.chunks.first; c < use_.chunks.end(); ++c) {
+      if (graph_.is_mine(c)) write_gradient(graph_, c, staging_ != kNone ? write_staged(c) : write_kept(c));
     }
   }
 
  private:
   void stage(const Hop& hop) {
     const auto pass = use_.made, from = graph_.gradients[use_.chunks.first].buffer;
-    const auto until = around_pass(graph_, hop.lane, pass);
+    const auto until = around_pass(graph_, hop, pass);
     staging_ = graph_.add_buffer(BufferClass::grad, graph_.out.buffers[from].bytes, graph_.order.position(pass), until);
     for (const auto& it :
          parts_of(graph_, hop, use_.chunks, [this](Index c) { return count_gradient_bytes(graph_, c); })) {
       const Object what{ObjectKind::gradient, it.chunks.first, it.chunks.count};
       const Move move{what, {from, it.at}, {staging_, it.at}, it.bytes};
-      const auto copy = add_transfer(graph_, hop.lane, Phase::backward, move, until);
+      const auto copy = add_transfer(graph_, Phase::backward, move, until);
       graph_.need(copy, graph_.task_of(pass));
       graph_.out.buffers[from].earlier_tasks.push_back(copy);
       graph_.fills(copy, staging_);
@@ -37,15 +39,9 @@ class GradientLog {
     }
   }
 
-  void write(const Hop& hop) {
-    for (auto c = use_.chunks.first; c < use_.chunks.end(); ++c) {
-      if (graph_.is_mine(c)) write_gradient(graph_, c, staging_ != kNone ? write_staged(hop, c) : write_kept(c));
-    }
-  }
-
-  Index write_staged(const Hop& hop, Index c) {
+  Index write_staged(Index c) {
     const Place from{staging_, graph_.gradients[c].offset};
-    return add_hop(graph_, hop.lane, Phase::backward, {{ObjectKind::gradient, c}, from, {}, graph_.grad_bytes(c)},
+    return add_hop(graph_, Phase::backward, {{ObjectKind::gradient, c}, from, {}, graph_.grad_bytes(c)},
                    graph_.out.buffers[staging_].last);
   }
 
@@ -65,7 +61,7 @@ class GradientLog {
 }  // namespace
 
 Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
-  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
+  const auto write = add_transfer(graph, Phase::backward, {what, from, {}, bytes}, deadline);
   graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
   return write;
 }

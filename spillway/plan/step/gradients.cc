@@ -44,10 +44,10 @@ class GradientRoute {
 
   /// Position up to which gradients lie where they leave by hop i; behind the last hop: at home.
   [[nodiscard]] std::uint32_t leaves_by(std::size_t i) const {
-    if (bytes_ == 0) return sent_until(graph_, use_.made);
+    if (bytes_ == 0) return around_pass(graph_, hop_between(TierKind::host, TierKind::peer), use_.made);
     if (i == hops_.size()) return order_.update(use_.chunks.end() - 1);
     const auto& hop = hops_[i];
-    return traits(hop.to).in_memory ? around_pass(graph_, hop.lane, use_.made) : order_.after_gradient(use_.made);
+    return traits(hop.to).in_memory ? around_pass(graph_, hop, use_.made) : order_.after_gradient(use_.made);
   }
 
   /// The place before hop i.
@@ -79,8 +79,8 @@ class GradientRoute {
                       {from, it.at},
                       arrives ? Place{to, it.at} : Place{},
                       it.bytes};
-      const auto task = arrives ? take_from_pass(graph_, hop.lane, move, use_.made)
-                                : add_hop(graph_, hop.lane, Phase::backward, move, graph_.out.buffers[from].last);
+      const auto task = arrives ? take_from_pass(graph_, move, use_.made)
+                                : add_hop(graph_, Phase::backward, move, graph_.out.buffers[from].last);
       for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
         if (!arrives) {
           write_gradient(graph_, c, task);

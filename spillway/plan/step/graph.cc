@@ -25,7 +25,8 @@ StepGraph::StepGraph(StepInputs inputs) : StepInputs(std::move(inputs)) {
   for (auto* list : {&write_weight, &write_grad, &snapshot_weight, &snapshot_state}) list->assign(n, kNone);
   gradients.assign(n, {});
   host_weights.assign(passes, {});
-  for (auto* list : {&gathers, &first_scatters, &scatters, &downloads}) list->assign(passes, kNone);
+  for (auto* list : {&gathers, &downloads}) list->assign(passes, kNone);
+  scatters.assign(passes, {});
   for (Index c = 0; c < n; ++c) {
     if (is_trainable(c)) updates.push_back(c);
   }

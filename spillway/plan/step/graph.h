@@ -40,6 +40,13 @@ struct HostWeights {
   std::vector<Index> reads;  ///< tasks that bring them, by chunk of the object; empty: they stay, or were there before
 };
 
+/// The first and the last task of a movement between processes.
+struct Legs {
+  Index first = kNone, last = kNone;
+
+  [[nodiscard]] bool any() const noexcept { return last != kNone; }
+};
+
 /// Inputs of a step.
 struct StepInputs {
   const Description& description;
@@ -77,14 +84,9 @@ class StepGraph : public StepInputs {
   [[nodiscard]] TierKind compute_tier() const noexcept { return placement.device ? TierKind::device : TierKind::host; }
   [[nodiscard]] bool computes_on_host(Index pass) const { return !placement.device || out.passes[pass].on_host; }
   /// Gradients of a pass are complete on the host, where a scatter or the pass itself leaves them.
-  [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass] != kNone; }
+  [[nodiscard]] bool completes_on_host(Index pass) const { return computes_on_host(pass) || scatters[pass].any(); }
   /// Bytes of a buffer for a boundary activation, or for its gradient.
   [[nodiscard]] Bytes boundary_buffer_bytes() const { return round_up(description.boundary_bytes(), 4096); }
-  /// Position from which a window of a pass's weights may be filled: those that other processes have are sent before
-  /// the sums of the pass before it.
-  [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const {
-    return order.before_pass(pass, description.is_shared() ? std::max(1U, ahead) : ahead);
-  }
   /// True if passes read the weights of chunk c where they stay; else they come to a window.
   [[nodiscard]] bool stays(Index c) const {
     return placement[c].weight.in_memory() && !placement[c].weight.keeps_own();
@@ -105,7 +107,7 @@ class StepGraph : public StepInputs {
   Index add_whole(BufferClass kind, Bytes bytes, TierKind tier = TierKind::host);
   [[nodiscard]] Index task_of(Index pass) const { return out.passes[pass].task; }
   /// The task after which the gradients of a pass are complete: its own, or in a world of several processes a scatter.
-  [[nodiscard]] Index maker_of(Index pass) const { return scatters[pass] != kNone ? scatters[pass] : task_of(pass); }
+  [[nodiscard]] Index maker_of(Index pass) const { return scatters[pass].any() ? scatters[pass].last : task_of(pass); }
 
   /// Adds an edge; where either is kNone, none is added.
   void need(Index task, Index on, bool previous = false);
@@ -127,8 +129,7 @@ class StepGraph : public StepInputs {
   const SnapshotGroups snapshots{description, layout, placement, lookahead.coalesce_to};  ///< of what lives on a device
   std::vector<std::vector<HostWeights>> host_weights;                                     ///< by pass and object
   std::vector<Index> gathers;                          ///< by pass: the task that brings others' weights to its buffer
-  std::vector<Index> first_scatters;                   ///< by pass: the task that sends its gradients first
-  std::vector<Index> scatters;                         ///< by pass: the task that brings its gradients to their owners
+  std::vector<Legs> scatters;                          ///< by pass: the tasks that bring its gradients to their owners
   std::vector<Index> downloads;                        ///< by pass: the task that brings sums of a device to be sent
   std::vector<Place> gradients;                        ///< by chunk: the last place in memory that its gradient has
   std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks

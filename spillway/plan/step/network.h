@@ -10,24 +10,9 @@ namespace spillway::plan::step {
 /// own once they are updated. Returns the last of its tasks; kNone: each process has all of them.
 [[nodiscard]] Index add_gather(StepGraph& graph, Index pass);
 
-/// Bytes that one task moves between this process and others.
-struct Moved {
-  Bytes sent = 0, received = 0;
-  void add(bool sends, Bytes bytes) { (sends ? sent : received) += bytes; }
-};
-/// Adds what a task moves to what the step does. Returns the bytes of the task, which go both ways at once.
-Bytes count_moved(Schedule& out, Op op, const Moved& moved);
-
-/// The last position at which the sums of a pass's gradients may lie where the pass left them.
-[[nodiscard]] std::uint32_t sent_until(const StepGraph& graph, Index pass);
-
 /// The tasks that bring the sums of a pass's gradients to the owners of their chunks, and where the sums of others
 /// arrive. Gradients are complete with the last of them. In a world of one process it adds nothing.
 void add_scatter(StepGraph& graph, Index pass, Range chunks);
-
-/// The tasks that bring what one process has refitted for chunk c, from a gradient that the pass has left, to all
-/// others, and to `fields` in the chunk's gradient where this process has it. Returns the last.
-[[nodiscard]] Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields);
 
 /// Does for rows of the embedding what add_scatter() does for other gradients. Returns the task with which the rows are
 /// complete; in a world of one process that is the last of the passes.

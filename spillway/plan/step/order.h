@@ -2,6 +2,7 @@
 // block; and how far from them transfers begin and end.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -48,10 +49,12 @@ class StepOrder {
   /// Position from which a pass's bytes may be read: after the last update of the step.
   [[nodiscard]] std::uint32_t before_pass(Index pass, std::uint32_t ahead) const;
 
-  /// Position from which what comes from a path for a backward pass has its window, and up to which what a forward pass
-  /// sends to a path may lie where the pass has made it; or, where another pass reads it first, where that one finds
-  /// it.
-  [[nodiscard]] std::uint32_t before_backward(Index pass) const { return before_pass(pass, lookahead_.backward); }
+  /// Position from which what comes from a path for a backward pass or for a slice of a head has its window, and up to
+  /// which what a forward pass sends to a path may lie where the pass has made it; or, where another pass reads it
+  /// first, where that one finds it.
+  [[nodiscard]] std::uint32_t before_backward(Index pass) const {
+    return before_pass(pass, traits(passes_[pass].kind).of_layer ? lookahead_.backward : lookahead_.head);
+  }
   [[nodiscard]] std::uint32_t after_forward(Index pass) const;
   [[nodiscard]] std::uint32_t after_read(Index pass) const;
   /// Position up to which a gradient on its way to a path lies where its pass, or a copy from a device, has left it.
@@ -59,6 +62,13 @@ class StepOrder {
   /// The first states for the next step's updates come at the end of this one.
   [[nodiscard]] bool comes_ahead(Index c) const noexcept { return c < lookahead_.state_read; }
   [[nodiscard]] std::uint32_t state_before_update(Index c) const;
+
+  // Between processes. Weights for a backward pass come while the pass before it computes, and sums lie where they are
+  // for one pass at least:
+  [[nodiscard]] std::uint32_t before_gather(Index pass) const { return before_pass(pass, 1); }
+  [[nodiscard]] std::uint32_t after_scatter(Index pass) const {
+    return std::min(position(pass) + std::max(1U, lookahead_.grad_write), positions_ - 1);
+  }
 
   // The positions of copies to and from a device, which run Lookahead::device passes or updates before and after:
   [[nodiscard]] std::uint32_t device_before(Index pass) const;

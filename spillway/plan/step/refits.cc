@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "spillway/plan/reduced_share.h"
+#include "spillway/plan/routes.h"
 #include "spillway/plan/step/hops.h"
-#include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/uses.h"
 
@@ -73,8 +73,8 @@ class RefitHops {
     for (const auto c : chunks) bytes += reduced(c).auxiliary_bytes();
     const auto here = graph_.add_buffer(BufferClass::grad, bytes, pass.position, graph_.order.positions() - 1);
     const auto first = chunks.front();
-    const auto arrival = add_copy(Lane::from_device, {ObjectKind::refit_record, first, chunks.back() - first + 1},
-                                  on_device(first), {here}, reduced(first).by->record, first);
+    const auto arrival = add_copy({ObjectKind::refit_record, first, chunks.back() - first + 1}, on_device(first),
+                                  {here}, reduced(first).by->record, first);
     graph_.need(arrival, pass.task);
     graph_.fills(arrival, here);
     for (const auto c : chunks) graph_.brings(arrival, graph_.find_event(c, ChunkEvent::gradient_complete));
@@ -82,9 +82,9 @@ class RefitHops {
   }
 
   /// Between the host and a gradient on the device. Its deadline is that of chunk c's refit.
-  Index add_copy(Lane lane, Object what, Place from, Place to, Bytes bytes, Index c) {
+  Index add_copy(Object what, Place from, Place to, Bytes bytes, Index c) {
     const auto deadline = out_.tasks[out_.refit_task[c]].deadline;
-    const auto task = add_transfer(graph_, lane, Phase::backward, {what, from, to, bytes}, deadline);
+    const auto task = add_transfer(graph_, Phase::backward, {what, from, to, bytes}, deadline);
     out_.buffers[out_.tasks[task].on_device().buffer].earlier_tasks.push_back(task);
     return task;
   }
@@ -95,7 +95,7 @@ class RefitHops {
     out_.tasks[refit].to = place;
     const auto record = reduced(c).by->record;
     const auto there = on_device(c);
-    const auto up = add_copy(Lane::to_device, {ObjectKind::auxiliary, c}, {place.buffer, place.offset + record},
+    const auto up = add_copy({ObjectKind::auxiliary, c}, {place.buffer, place.offset + record},
                              {there.buffer, there.offset + record}, reduced(c).refitted_bytes(), c);
     graph_.need(up, refit);
     graph_.lets_go(up, place.buffer);
@@ -106,6 +106,23 @@ class RefitHops {
   Schedule& out_;
   std::vector<Index> passes_;  ///< backward, of the lowest layer first
 };
+
+/// Auxiliary fields that one process has refitted for chunk c, to all others behind the sums of the pass, and to
+/// `fields` in the chunk's gradient where this process has the chunk. Returns the last task.
+Index add_refit_gather(StepGraph& graph, Index c, Index pass, Place fields) {
+  const auto& run = graph.description;
+  const auto owner = VirtualRanks(run.virtual_ranks, run.micro_batches).process_of_first(run.world.size);
+  const Task task{.what = {ObjectKind::auxiliary, c},
+                  .to = fields,
+                  .deadline = graph.order.position(pass) + 1,
+                  .when = {.phase = Phase::backward}};
+  const auto legs = add_legs(graph, hop_between(TierKind::peer, TierKind::host), task, [&](Op leg, Moved& moved) {
+    moved.add(leg, run.world, owner, graph.chunk(c).reduced.auxiliary_bytes());
+  });
+  graph.need(legs.first, graph.out.refit_task[c]);
+  graph.need(legs.first, graph.scatters[pass].last);
+  return legs.last;
+}
 
 /// A background refit that the pass has left for chunk c joins its gradient before any task reads the gradient. Each of
 /// several processes may have to refit, and one without the chunk has no `grad`.

@@ -13,11 +13,11 @@ void add_snapshot_copy(StepGraph& graph, const SnapshotPart& part, Range chunks)
   Bytes bytes = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) bytes += tasks[writes[c]].bytes;
   const auto last = chunks.end() - 1;
-  const auto until = around_update(graph, Lane::from_device, last);
+  const auto until = around_update(graph, hop_between(TierKind::device, TierKind::host), last);
   const auto staging = graph.add_buffer(BufferClass::staging, bytes, graph.order.update(last), until);
   const Object what{part.of.kind, chunks.first, chunks.count};
   const auto from = graph.out.groups[chunks.first].*part.of.place;
-  const auto copy = add_transfer(graph, Lane::from_device, Phase::update, {what, from, {staging}, bytes}, until);
+  const auto copy = add_transfer(graph, Phase::update, {what, from, {staging}, bytes}, until);
   graph.out.tasks[copy].when.every = graph.out.snapshot_every[chunks.first];
   graph.out.tasks[copy].when.turn = graph.out.snapshot_turn[chunks.first];
   graph.fills(copy, staging);

@@ -11,7 +11,7 @@ namespace {
 std::uint32_t written_by(const StepGraph& graph, const SnapshotPart& part, Index c) {
   const auto& order = graph.order;
   if (graph.placement[c].device_resident()) {
-    return around_update(graph, Lane::from_device, (graph.snapshots.*part.last)(c));
+    return around_update(graph, hop_between(TierKind::device, TierKind::host), (graph.snapshots.*part.last)(c));
   }
   if (is_early(graph, c)) return order.position(order.pass_of_gradient(c));
   return order.update(c) + order.positions();
@@ -36,9 +36,8 @@ void time_snapshots(StepGraph& graph) {
 void add_snapshot(StepGraph& graph, const SnapshotPart& part, Index c, Place from) {
   if (!graph.redo.gradients) return;
   const bool resident = graph.placement[c].device_resident();  // copies will say where it is written from
-  const Move move{
-      {part.of.kind, c}, resident ? Place{} : from, {}, traits(part.of.kind).bytes(graph.rule, graph.chunk(c))};
-  const auto write = add_transfer(graph, Lane::write, Phase::update, move, written_by(graph, part, c));
+  const Move move{{part.of.kind, c}, from, {}, traits(part.of.kind).bytes(graph.rule, graph.chunk(c))};
+  const auto write = add_transfer(graph, Phase::update, move, written_by(graph, part, c));
   graph.out.tasks[write].when.every = graph.out.snapshot_every[c];
   graph.out.tasks[write].when.turn = graph.out.snapshot_turn[c];
   if (!resident) graph.brings(write, graph.find_event(c, ChunkEvent::snapshot_taken));

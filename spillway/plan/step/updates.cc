@@ -28,11 +28,11 @@ Place add_round(StepGraph& graph, const Hop& hop, const UpdatePart& part, Index 
   const bool link = is_link(hop.lane), ahead = !link && order.comes_ahead(c);
   const Object what{part.kind, c};
   const auto bytes = traits(part.kind).bytes(graph.rule, graph.chunk(c));
-  const auto last = around_update(graph, back.lane, c);
-  const Place there{graph.add_buffer(BufferClass::staging, bytes, around_update(graph, hop.lane, c), last, hop.to)};
-  const auto come = add_transfer(graph, hop.lane, ahead ? Phase::ahead : Phase::update, {what, home, there, bytes},
+  const auto last = around_update(graph, back, c);
+  const Place there{graph.add_buffer(BufferClass::staging, bytes, around_update(graph, hop, c), last, hop.to)};
+  const auto come = add_transfer(graph, ahead ? Phase::ahead : Phase::update, {what, home, there, bytes},
                                  order.update(c) + (ahead ? order.positions() : 0));
-  const auto go = add_transfer(graph, back.lane, Phase::update, {what, there, home, bytes}, last);
+  const auto go = add_transfer(graph, Phase::update, {what, there, home, bytes}, last);
   graph.fills(come, there.buffer);
   graph.lets_go(go, there.buffer);
   graph.need(come, go, !ahead);
@@ -99,10 +99,10 @@ Place stage_gradient(StepGraph& graph, Index c, std::uint32_t first) {
   return out;
 }
 
-void read_gradient(StepGraph& graph, const Hop& hop, Index c) {
+void read_gradient(StepGraph& graph, Index c) {
   const auto there = stage_gradient(graph, c, graph.order.before_update(c, graph.lookahead.weight_read));
   const Move move{{ObjectKind::gradient, c}, {}, there, graph.grad_bytes(c)};
-  const auto read = add_hop(graph, hop.lane, Phase::update, move, graph.order.update(c));
+  const auto read = add_hop(graph, Phase::update, move, graph.order.update(c));
   graph.need(read, graph.write_grad[c], true);
   graph.brings(read, graph.find_event(c, ChunkEvent::gradient_ready));
 }
@@ -113,7 +113,7 @@ void return_weights(StepGraph& graph, const Hop& back, Index up) {
   const auto brought = out.tasks[up];
   const auto last = brought.what.end() - 1;
   const Move move{brought.what, brought.to, brought.from, brought.bytes};
-  const auto down = add_transfer(graph, back.lane, Phase::update, move, around_update(graph, back.lane, last));
+  const auto down = add_transfer(graph, Phase::update, move, around_update(graph, back, last));
   if (!out.buffers[brought.to.buffer].whole) graph.lets_go(down, brought.to.buffer);
   graph.need(up, down, true);
   for (auto c = brought.what.index; c <= last; ++c) {
@@ -146,10 +146,10 @@ void bring_gradients(StepGraph& graph, const Hop& hop, const Coalesced& it) {
   auto& out = graph.out;
   const auto first = it.chunks.first, last = it.chunks.end() - 1;
   const auto here = out.groups[first].grad;
-  const auto there = graph.add_buffer(BufferClass::grad, it.bytes, around_update(graph, hop.lane, first),
-                                      graph.order.update(last), hop.to);
+  const auto there =
+      graph.add_buffer(BufferClass::grad, it.bytes, around_update(graph, hop, first), graph.order.update(last), hop.to);
   const Move move{{ObjectKind::gradient, first, it.chunks.count}, here, {there}, it.bytes};
-  const auto up = add_transfer(graph, hop.lane, Phase::update, move, graph.order.update(first));
+  const auto up = add_transfer(graph, Phase::update, move, graph.order.update(first));
   graph.fills(up, there);
   for (auto c = first; c <= last; ++c) {
     graph.need(up, graph.find_event(c, ChunkEvent::gradient_ready));
@@ -216,10 +216,7 @@ void add_updates(StepGraph& graph) {
 
 void read_gradients(StepGraph& graph, const GradientUse& use) {
   for (auto c = use.chunks.first; c < use.chunks.end(); ++c) {
-    const auto& placed = graph.placement[c];
-    for (const auto& hop : hops_between(placed.gradient.kind, placed.updated_on)) {
-      if (traits(hop.to).on_host && graph.is_mine(c)) read_gradient(graph, hop, c);
-    }
+    if (!graph.placement[c].gradient.in_memory() && graph.is_mine(c)) read_gradient(graph, c);
   }
 }
 

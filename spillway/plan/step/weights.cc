@@ -100,8 +100,8 @@ class WeightRoute {
   }
   /// A hop to a pass; of what is asked for it begins when the pass asks in forward, and in backward ahead of a pass,
   /// for what the forward pass has asked for.
-  Index bring(const Hop& hop, const Move& move, Index p) {
-    const auto task = bring_to_pass(graph_, hop.lane, move, p, is_asked());
+  Index bring(const Move& move, Index p) {
+    const auto task = bring_to_pass(graph_, move, p, is_asked());
     if (!is_asked()) return task;
     out_.tasks[task].when.only = OnlyIf::asked;
     out_.tasks[task].when.share = graph_.chunk(chunks_.first).asked;
@@ -111,8 +111,9 @@ class WeightRoute {
   }
 
   // To the host:
-  [[nodiscard]] const Hop& hop_from_home(Index c) const {
-    return hop_between(graph_.placement[c].weight.kind, TierKind::host);
+  /// Position up to which a weight on its way home lies where it was for its update.
+  [[nodiscard]] std::uint32_t leaves_by(Index c) const {
+    return around_update(graph_, hop_between(TierKind::host, graph_.placement[c].weight.kind), c);
   }
   /// Position up to which the window of a pass is in use.
   [[nodiscard]] std::uint32_t window_end(std::size_t i) const {
@@ -129,7 +130,7 @@ class WeightRoute {
       bytes += graph_.weight_bytes(c);
       mine += graph_.is_mine(c) ? graph_.weight_bytes(c) : 0;
       if (is_updated(c) && !graph_.placement[c].weight.in_memory()) {
-        until = std::max(until, around_update(graph_, back_of(hop_from_home(c)).lane, c));
+        until = std::max(until, leaves_by(c));
       }
     }
     HostWeights weights;
@@ -195,11 +196,9 @@ class WeightRoute {
   /// A window of its own for a pass that needs them once more.
   void read_again(std::size_t i) {
     const auto p = passes_[i];
-    const bool layer = traits(out_.passes[p].kind).of_layer;
-    const auto begin = graph_.before_pass(p, layer ? graph_.lookahead.backward : graph_.lookahead.head);
     Bytes bytes = 0;
     for (auto c = chunks_.first; c < chunks_.end(); ++c) bytes += graph_.weight_bytes(c);
-    HostWeights weights{graph_.add_buffer(BufferClass::window, bytes, begin, window_end(i)), {}};
+    HostWeights weights{graph_.add_buffer(BufferClass::window, bytes, window_begin(graph_, p), window_end(i)), {}};
     if (graph_.computes_on_host(p)) graph_.lets_go(task(i), weights.buffer);
     Place place{weights.buffer};
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
@@ -212,11 +211,10 @@ class WeightRoute {
   /// From its home, for a pass that does not follow an update there: from a path, or from a device where this process
   /// keeps its own weights, to where a gather sends them from.
   Index add_read(Index c, Place to, Index p) {
-    const auto& hop = hop_from_home(c);
-    const auto read = bring(hop, {{ObjectKind::weight, c}, kept_at(c), to, graph_.weight_bytes(c)}, p);
+    const auto read = bring({{ObjectKind::weight, c}, kept_at(c), to, graph_.weight_bytes(c)}, p);
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
     graph_.need(read, graph_.write_weight[c]);
-    if (!is_link(hop.lane)) return read;
+    if (!is_link(out_.tasks[read].lane)) return read;
     graph_.need(read, out_.update_task[c]);
     graph_.need(out_.update_task[c], read, true);
     return read;
@@ -231,15 +229,12 @@ class WeightRoute {
     const auto bytes = graph_.weight_bytes(c);
     const Object what{ObjectKind::weight, c};
     const auto p = passes_.front();
-    const auto& hop = hop_from_home(c);
-    const auto& back = back_of(hop);
-    const auto read = add_hop(graph_, hop.lane, Phase::forward, {what, {}, to, bytes}, order_.update(c));
+    const auto read = add_hop(graph_, Phase::forward, {what, {}, to, bytes}, order_.update(c));
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
     graph_.need(graph_.task_of(p), read);
     out_.groups[c].weight = to;
     if (!is_updated(c)) return read;
-    const auto write =
-        add_hop(graph_, back.lane, Phase::update, {what, to, {}, bytes}, around_update(graph_, back.lane, c));
+    const auto write = add_hop(graph_, Phase::update, {what, to, {}, bytes}, leaves_by(c));
     graph_.need(read, write, true);
     graph_.need(write, graph_.find_event(c, ChunkEvent::weight_updated));
     graph_.brings(read, graph_.find_event(c, ChunkEvent::weight_read));
@@ -290,11 +285,11 @@ class WeightRoute {
   void add_window(Index p) {
     const auto groups = copies(graph_.placement[chunks_.first].device_updated());
     const bool ahead = !is_asked() || p != passes_.front();
-    auto first = ahead ? around_pass(graph_, hop_up().lane, p) : order_.position(p), last = order_.position(p);
+    auto first = ahead ? around_pass(graph_, hop_up(), p) : order_.position(p), last = order_.position(p);
     for (const auto& it : groups) {
       if (!brings_master(it.chunks.first, p)) continue;
       first = std::min(first, order_.update(it.chunks.first));
-      last = std::max(last, around_update(graph_, back_of(hop_up()).lane, it.chunks.end() - 1));
+      last = std::max(last, around_update(graph_, back_of(hop_up()), it.chunks.end() - 1));
     }
     const auto window = graph_.add_buffer(BufferClass::window, host_bytes(p), first, last, TierKind::device);
     graph_.lets_go(graph_.task_of(p), window);
@@ -332,7 +327,7 @@ class WeightRoute {
     const auto& weights = host_at(p);
     const auto first = it.chunks.first;
     const Move move{{ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at}, {there, it.at}, it.bytes};
-    const auto up = bring(hop_up(), move, p);
+    const auto up = bring(move, p);
     const auto gather = graph_.gathers[p];  // which comes after all that this process updates and reads itself
     graph_.need(up, gather);
     out_.tasks[up].when.from_others = gather != kNone && is_changed(first);
