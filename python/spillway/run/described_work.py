@@ -75,16 +75,13 @@ def work_of(
     """The work of one micro-batch."""
     from spillway import _engine
     from spillway.model.source.source import text_config
-    from spillway.run.profiled import MARGIN
 
     shape = shape_of(config, model, images)
     rows = shape.batch
     work = _engine.StepWork(sequence=config.max_length, batch=rows)
     work.query, work.key, work.feed_forward = widths(text_config(model.spec.model_config))
     if trace is not None:
-        traced = trace.work()
-        traced.slack, traced.brief_slack = traced.slack * (1 + MARGIN), traced.brief_slack * (1 + MARGIN)
-        work.trace = traced
+        work.trace = trace.work()
     return described_images.add_work(work, images, model.spec.meta_model, shape)
 
 
@@ -94,7 +91,6 @@ def growing(work: StepWork, trace: StepTrace | None, longer: StepTrace | None) -
     work = copy.copy(work)
     if trace is None or longer is None or (traced := work.trace) is None:
         return work
-    more = longer.whole.tokens - trace.whole.tokens
-    traced.per_token = max(0, longer.whole.bytes - trace.whole.bytes) / max(1, more)
+    traced.per_token = longer.whole.count_growth(trace.whole)
     work.trace = traced
     return work

@@ -317,7 +317,7 @@ def ask_plan(
     images: DescribedImages | None = None,
 ) -> Asked:
     """For a machine with these numbers; `config` is settled for it."""
-    from spillway.model.stream.saved_profile import SavedProfile
+    from spillway.model.measure.saved_profile import SavedProfile
     from spillway.run import saved_settings
     from spillway.run.engine_spec import description_of
 

@@ -17,12 +17,9 @@ from spillway.model.head.distillation import working_bytes
 from spillway.model.layers.packed_attention import PackedRows
 from spillway.model.measure.dry_run import DryRun, profile_dry_run
 from spillway.model.measure.image_memory import ImageMemory, measure_images
+from spillway.model.measure.slack import add_margin
 from spillway.model.spec import ModelSpec, Verified
 from spillway.run.settings import memory_budget
-
-# Two dry runs of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
-# elsewhere in every process. A plan that is only asked for counts it, so that the run that follows it fits.
-MARGIN, LEAST_MARGIN = 1 / 8, 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def profiled(
     work = max(memory.work_bytes + logits + distilled, memory.left_bytes + max(drawn, shape.between))
     work += images.host_bytes(shape.micro_batches, shape.largest_share)
     if only_plan:
-        work += max(LEAST_MARGIN, int(MARGIN * (work - memory.firm_bytes)))
+        work = add_margin(work, memory.firm_bytes)
     on_gpu = memory.device_bytes + distilled + images.device_bytes(shape.largest_share)
     on_device = max(on_gpu if compute.place.on_gpu else 0, shape.between_on_device)
     seconds = {**memory.seconds, **entry_seconds(images, shape)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spillway._engine import SavedActivations
+from spillway.model.measure.saved_profile import SavedProfile
 from spillway.model.spec import ModelSpec
-from spillway.model.stream.saved_profile import SavedProfile, able
+from spillway.model.stream.saved_layers import able
 from spillway.run.profiled import Profiled
 
 BY_TOKEN = ("token_bytes", "spilled_token_bytes", "graph_token_bytes")

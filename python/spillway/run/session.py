@@ -35,12 +35,12 @@ from spillway.model.head.distillation import LargestLogits, TopTokens
 from spillway.model.head.objective import Choice, Objective, RowSums
 from spillway.model.head.preference import objective_of
 from spillway.model.layers.saved import choice_of
+from spillway.model.measure.slack import SAVED_SLACK
 from spillway.model.meta import factors
 from spillway.model.source import hub
 from spillway.model.source.own import OwnConfig
 from spillway.model.spec import model_spec, verified
 from spillway.model.stream.generation import callable_model
-from spillway.model.stream.saved_profile import SLACK
 from spillway.model.stream.stream import Stream
 from spillway.model.whole import hold_model
 from spillway.output import wear
@@ -155,7 +155,7 @@ class EngineSession:
                 place=self._place,
                 objective=self._objective,
                 kept_logits=self.planned.kept_logits,
-                saved=choice_of(self.planned.saved_activations, SLACK),
+                saved=choice_of(self.planned.saved_activations, SAVED_SLACK),
                 tiles=self._verified.tiles,
                 share=self._share,
                 fused=self._verified.fused,

@@ -36,7 +36,7 @@ from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.source.model_code import replaced_forwards
 from spillway.model.stream import layer
 from spillway.model.stream.plain_engine import PlainEngine
-from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.saved_layers import keep_all
 from spillway.model.stream.stream import Stream
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]

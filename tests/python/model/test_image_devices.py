@@ -24,8 +24,8 @@ from spillway.machine.place import HOST, Place
 from spillway.model.batches.batch import Batch, WorkShape
 from spillway.model.batches.microbatch import arrange
 from spillway.model.layers.nested import tensors_in
-from spillway.model.measure.dry_run import DEVICE_SLACK
 from spillway.model.measure.image_memory import ImageMemory, measure_images
+from spillway.model.measure.slack import DEVICE_SLACK
 from spillway.model.meta.building import build
 from spillway.model.meta.image_tower import Features, ImageTower
 from spillway.model.meta.layer_arguments import Recording, record

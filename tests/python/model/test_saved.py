@@ -25,10 +25,10 @@ from real_runs import apart, here, metrics, words
 from small_configs import small_config
 from spillway.model.batches.microbatch import arrange
 from spillway.model.layers.saved import OF_GRAPH, RECOMPUTE_ALL, Packing, Saved, SavedChoice
+from spillway.model.measure.slack import SAVED_SLACK
 from spillway.model.meta.building import build
-from spillway.model.stream import saved_profile
 from spillway.model.stream.plain_engine import PlainEngine, PlainPass, mapped
-from spillway.model.stream.saved_profile import SLACK, able, keep_all
+from spillway.model.stream.saved_layers import NOT_ALONE, SHARING, able, keep_all
 from spillway.model.stream.stream import Stream
 from spillway.model.verify import saved_equivalence
 from spillway.model.verify.equivalence import verify_equivalence
@@ -225,8 +225,8 @@ def test_types_whose_layers_may_keep(kind: str) -> None:
 
 def test_types_whose_layers_recompute_say_why() -> None:
     assert verify_equivalence(small_config("gemma3n_text")).not_kept in (
-        saved_profile.SHARING,
-        saved_profile.NOT_ALONE,
+        SHARING,
+        NOT_ALONE,
     )
     routed = small_config("mixtral", output_router_logits=True, router_jitter_noise=0.0)
     assert verify_equivalence(routed).not_kept == saved_equivalence.ROUTERS
@@ -443,7 +443,7 @@ def test_what_is_kept_is_in_memory_as_planned(given: Path, many: list[str], tmp_
     assert process.returncode == 0, error
     plan, summary = (json.loads((out / name).read_text()) for name in ("plan.json", "summary.json"))
     most = summary["saved_activations"]["most"]
-    assert 16 * MEBIBYTE < most <= plan["saved_activations"]["bytes"] / (1 + SLACK) + 2
+    assert 16 * MEBIBYTE < most <= plan["saved_activations"]["bytes"] / (1 + SAVED_SLACK) + 2
     assert summary["tiers"][0]["measured_peak"] <= plan["tiers"][0]["planned_peak"] * 1.05 + 2 * MEBIBYTE
     assert summary["tiers"][0]["measured_peak"] > summary["rehearsed"]["work_bytes"] + most
 

@@ -37,7 +37,7 @@ from spillway.model.meta.building import build
 from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.factors import choose
 from spillway.model.stream.plain_engine import PlainEngine
-from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.saved_layers import keep_all
 from spillway.model.stream.stream import Stream
 from spillway.model.verify import equivalence
 from spillway.model.verify.equivalence import verify_equivalence

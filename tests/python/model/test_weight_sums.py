@@ -36,7 +36,7 @@ from spillway.model.meta.building import build
 from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.stream import stream as stream_module
 from spillway.model.stream.plain_engine import PlainEngine
-from spillway.model.stream.saved_profile import keep_all
+from spillway.model.stream.saved_layers import keep_all
 from spillway.model.stream.stream import Stream
 from sum_products import add_in_fp32, add_rounded
 

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spillway.base import stages
@@ -21,23 +22,20 @@ from spillway.machine.place import HOST, Place
 from spillway.model.batches.microbatch import Work
 from spillway.model.layers.row_attention import DenseMasks, attention_width, grows_linearly
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
-from spillway.model.measure import gpu_room, growth, quick_dry_run
+from spillway.model.measure import gpu_room, growth, quick_dry_run, saved_profile
 from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
+from spillway.model.measure.saved_profile import SavedProfile
+from spillway.model.measure.slack import BRIEF_SLACK, DEVICE_SLACK, SLACK
 from spillway.model.measure.synthetic import fill, sample
-from spillway.model.measure.timed_engine import LossKernels, TimedEngine
-from spillway.model.measure.timed_steps import KINDS, step_seconds, time_settled_step, time_step
+from spillway.model.measure.temporaries import Temporaries, watch_temporaries
+from spillway.model.measure.timed_engine import KINDS, LossKernels, TimedEngine
 from spillway.model.meta.layer_arguments import masks
 from spillway.model.meta.meta_model import MetaModel
-from spillway.model.stream import saved_profile
-from spillway.model.stream.saved_profile import SavedProfile
 from spillway.model.stream.stream import Stream
 
 if TYPE_CHECKING:
     from spillway.model.batches.batch import WorkShape
 
-BRIEF_SLACK = 0.4  # of it, where it was measured once or twice: a run that measures more often finds up to 0.35 more
-SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
-DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
 LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
@@ -157,11 +155,11 @@ class Measurement:
 
     def device_bytes(self) -> int:
         """Bytes of PyTorch's temporaries on a GPU in one step."""
-        held = self._place.watch_peak()
+        temporaries = Temporaries(self._place)
         extremes = gpu_room.sample_extremes(self._place, self._packing, self._small, self._shape)
         for work in (self._sample(self._shape.batch, self._shape.length), *extremes):
             self._step(work)
-        return max(0, self._place.peak() - held)
+        return temporaries.count_on_device()
 
     def _briefly(self, before: int) -> DryRun | None:
         """For a plan alone, where the largest micro-batch takes long: see `quick_dry_run`. None: it does not."""
@@ -193,7 +191,7 @@ class Measurement:
         seconds = quick_dry_run.seconds_of(points, warm.seconds, largest, shape.micro_batches, more_seconds)
         saved = self._saved_briefly(points[-1], seconds, linear)
         margin = 0.0 if tile < points[-1].tokens < largest else BRIEF_SLACK
-        planned, firm = self._add_slack(work_bytes + (shape.micro_batches - 1) * kept, SLACK + BRIEF_SLACK, margin)
+        planned, firm = self._add_slack(work_bytes + kept, SLACK + BRIEF_SLACK, margin)
         return DryRun(
             before,
             planned + more,
@@ -232,7 +230,7 @@ class Measurement:
         if not self._asks_saved:
             return SavedProfile()
         rows, length = quick_dry_run.shape_of(self._shape.batch, self._shape.length, last.tokens)
-        self._engine.seconds = quick_dry_run.make_seconds()
+        self._engine.forget_seconds()
         profile = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 1, self._budget)
         ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
         for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
@@ -246,7 +244,7 @@ class Measurement:
             return SavedProfile()
         several = self._shape.micro_batches > 1
         rounds = 0 if warm_up > LONG else max(saved_profile.ROUNDS, runs_after(warm_up) // 4)
-        self._engine.seconds = quick_dry_run.make_seconds()
+        self._engine.forget_seconds()
         profile = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
         if profile.token_bytes:
             seconds |= self._engine.pass_seconds(saved_profile.KINDS, self._shape.micro_batches)
@@ -280,16 +278,14 @@ class Measurement:
     def _measure_step(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
         """One step of so many tokens; None: it has no room."""
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
-        between: list[float] = []
         self._engine.cold = cold
         stays = self._count_left()
-        bytes_taken = self._measured(
-            self._timed(rows, length), lambda work: time_settled_step(self._stream, self._engine, work, between)
-        )
+        settled = partial(self._engine.time_settled_step, self._stream)
+        bytes_taken = self._measured(self._timed(rows, length), settled)
         if bytes_taken is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"between": between[-1]})
+        return quick_dry_run.Taken(rows * length, bytes_taken + stays, seconds | {"between": self._engine.between[-1]})
 
     def _in_tiles(self, rows: int, length: int, tile: int) -> quick_dry_run.Taken | None:
         """`_measure_step` in tiles of so many tokens."""
@@ -326,35 +322,31 @@ class Measurement:
         """The cost of the requested shape, measured as often as its seconds need."""
         shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
         self._engine.touch(shape.batch * shape.length)
-        with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
-        held = place.watch_peak()
+        temporaries = Temporaries(place)
         train, timed = self._sample(shape.batch, shape.length), self._timed(shape.batch, shape.length)
-        between: list[float] = []
-        with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
+        with process_memory.bounded(self._budget), temporaries.peak:
             if half:
                 stream.step(self._sample(shape.batch, max(1, shape.length // 2)))
             before_whole = process_memory.anonymous(), place.peak()
-            engine.seconds = quick_dry_run.make_seconds()
-            warm_up = time_step(stream, engine, train, between)
+            engine.forget_seconds()
+            warm_up = engine.time_step(stream, train)
             after_whole = process_memory.anonymous(), place.peak()
             process_memory.use_huge_pages()
             engine.lends = self._step_of.lends  # from here on: the memory of the first steps is measured
             for number in range(runs_after(warm_up)):
                 engine.cold = shape.micro_batches == 1 or number % 2 == 0
-                time_step(stream, engine, timed, between)
-            seconds = step_seconds(engine, between, shape)
+                engine.time_step(stream, timed)
+            seconds = engine.step_seconds(shape.micro_batches)
             for work in gpu_room.sample_extremes(place, self._packing, self._small, shape):
                 stream.step(work)
             if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
                 for length in quick_dry_run.other_lengths(shape.length):
                     stream.step(self._sample(shape.batch, length))
-        # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
-        # peak.
-        work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
+        work_bytes = temporaries.count_on_host()
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
-            work_bytes = max(work_bytes, self._evaluated(with_arena))
-        others = (shape.micro_batches - 1) * self._count_kept(train)
-        device_bytes = max(0, place.peak() - held) + others + self._step_of.count_head_bytes()
+            work_bytes = max(work_bytes, self._evaluated(temporaries.before))
+        others = self._count_kept(train)
+        device_bytes = temporaries.count_on_device() + others + self._step_of.count_head_bytes()
         saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
@@ -389,11 +381,11 @@ class Measurement:
         """The extrapolated cost of a shape that is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
-        kept = shape.batch * shape.length * self._step_of.token_bytes
+        kept = 0
         if self._packing:
             longer = times if self._linear() else times**2
-            kept += int(masks(self._small, self._sample(1, seen.length), self._place) * longer) * shape.batch
-        work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
+            kept = int(masks(self._small, self._sample(1, seen.length), self._place) * longer) * shape.batch
+        work_bytes = seen.bytes + self._step_of.count_kept(shape.batch * shape.length, kept)
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
         planned, firm = self._add_slack(work_bytes, SLACK)
@@ -420,20 +412,19 @@ class Measurement:
     def _measured(self, work: Work, call: Callable[[Work], object]) -> int | None:
         """Bytes of its temporaries; None: there is not enough memory for them."""
         self._engine.touch(work.micro_batches[0].rows * work.micro_batches[0].length)
-        with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
         try:
-            with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
+            with watch_temporaries(self._place, self._budget) as temporaries:
                 call(work)
-            return max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
+            return temporaries.count_on_host()
         except process_memory.OutOfBounds:
             return None
         finally:
             process_memory.give_back()
 
     def _step(self, work: Work) -> None:
-        self._engine.seconds, between = quick_dry_run.make_seconds(), list[float]()
-        time_step(self._stream, self._engine, work, between)
-        self._seconds = step_seconds(self._engine, between, self._shape)
+        self._engine.forget_seconds()
+        self._engine.time_step(self._stream, work)
+        self._seconds = self._engine.step_seconds(self._shape.micro_batches)
 
     def _room(self, tokens: int) -> int:
         """Bytes for temporaries beside what there is and what the arena takes for so many tokens."""
@@ -452,7 +443,7 @@ class Measurement:
 
     def _count_kept(self, train: Work) -> int:
         more = masks(self._small, train, self._place) if self._packing else 0
-        return self._tokens * self._step_of.token_bytes + more
+        return self._step_of.count_kept(self._tokens, more)
 
 
 def runs_after(warm_up: float) -> int:

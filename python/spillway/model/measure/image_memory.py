@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -20,8 +20,9 @@ from spillway.machine import process_memory
 from spillway.machine.place import HOST, NO_ORDER, Place
 from spillway.model.batches.batch import count_bytes
 from spillway.model.batches.microbatch import arrange
-from spillway.model.measure.dry_run import DEVICE_SLACK
 from spillway.model.measure.gpu_room import is_out_of_memory
+from spillway.model.measure.slack import DEVICE_SLACK
+from spillway.model.measure.temporaries import watch_temporaries
 from spillway.model.meta.image_tower import Features, ImageTower
 from spillway.model.meta.layer_arguments import Recording, argument_bytes, record
 from spillway.model.meta.meta_model import MetaModel
@@ -32,6 +33,9 @@ from spillway.model.stream.passage import all_tensors
 
 if TYPE_CHECKING:
     from spillway.model.batches.batch import Batch
+    from spillway.model.batches.microbatch import MicroBatch
+
+    Given = tuple[MetaModel, MicroBatch, torch.Tensor, torch.Tensor]  # for `record`
 
 T = TypeVar("T")
 
@@ -86,31 +90,31 @@ def measure_images(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMe
 
 def measure_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
     place.take_buffers(meta_model.model)
-    if meta_model.tower:
-        return measure_streamed_pass(meta_model, batch, place)
+    work = arrange([batch]).to(place.device)
+    micro_batch = work.micro_batches[0]
+    row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
+    rows = row.expand(batch.input_ids.numel(), meta_model.columns)
+    given = meta_model, micro_batch, work.ids_of(micro_batch), rows
+    measure = measure_streamed_tower if meta_model.tower else measure_frozen_tower
+    return replace(measure(given, place), pixels=count_bytes(batch.images), place=place)
+
+
+def measure_frozen_tower(given: Given, place: Place) -> ImageMemory:
+    meta_model = given[0]
     tower = ImageTower(meta_model, place.device)
     weights = tower.bytes
     tower.fill_with_zeros()
-    work = arrange([batch]).to(place.device)
-    micro_batch = work.micro_batches[0]
-    given = meta_model, micro_batch, work.ids_of(micro_batch)
     features = Features(tower)
-    row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
-    rows = row.expand(batch.input_ids.numel(), meta_model.columns)
     process_memory.give_back()
-    before, held = process_memory.resident(), place.watch_peak()
-    with torch.no_grad(), meta_model.stand_ins(device=place.device), process_memory.PeakWatch() as watch:
-        recording = record(*given, rows, features)
-        probed, backward = time_call(place, lambda: record(*given, rows, features, 1.0))  # features are made already
+    with torch.no_grad(), watch_temporaries(place) as temporaries, meta_model.stand_ins(device=place.device):
+        recording = record(*given, features)
+        probed, backward = time_call(place, lambda: record(*given, features, 1.0))  # features are made already
     require_sums(meta_model, recording, probed)
-    computing = place.peak() - held if place.on_gpu else watch.bytes - before
-    kept = argument_bytes(recording.calls) + added_bytes(recording)
+    computing, kept = temporaries.count(), count_kept(recording)
     del recording, probed
     with torch.no_grad(), meta_model.stand_ins(device=place.device):
-        _, forward = time_call(place, lambda: record(*given, rows, Features(tower)))
-    return ImageMemory(
-        weights, max(0, computing), kept, count_bytes(batch.images), features.bytes, forward, backward, place
-    )
+        _, forward = time_call(place, lambda: record(*given, Features(tower)))
+    return ImageMemory(weights, computing, kept, features=features.bytes, forward=forward, backward=backward)
 
 
 def time_call(place: Place, call: Callable[[], T]) -> tuple[T, float]:
@@ -122,43 +126,38 @@ def time_call(place: Place, call: Callable[[], T]) -> tuple[T, float]:
     return result, time.perf_counter() - began
 
 
-def measure_streamed_pass(meta_model: MetaModel, batch: Batch, place: Place) -> ImageMemory:
+def measure_streamed_tower(given: Given, place: Place) -> ImageMemory:
     """The pass forward and backward that the first layer's block begins and ends with. Freezes what it does not reach
     (`freeze_unreached`)."""
-    work = arrange([batch]).to(place.device)
-    micro_batch, tower = work.micro_batches[0], StreamedTower(meta_model, place.device)
-    given = meta_model, micro_batch, work.ids_of(micro_batch)
-    row = torch.zeros(1, dtype=meta_model.dtype, device=place.device)
-    rows = row.expand(batch.input_ids.numel(), meta_model.columns)
+    meta_model = given[0]
+    tower = StreamedTower(meta_model, place.device)
     with meta_model.stand_ins(device=place.device) as leaves:
         with torch.no_grad():
-            recording = record(*given, rows, tower)
-            probed, forward = time_call(place, lambda: record(*given, rows, tower, 1.0))
+            recording = record(*given, tower)
+            probed, forward = time_call(place, lambda: record(*given, tower, 1.0))
             require_sums(meta_model, recording, probed)
             del probed
         for leaf, parameter in zip(leaves, meta_model.entry, strict=True):
             if leaf.requires_grad_(parameter.requires_grad).requires_grad:
                 leaf.register_post_accumulate_grad_hook(let_go)
-        process_memory.give_back()
-        before, held = process_memory.resident(), place.watch_peak()
 
         def differentiate() -> tuple[Recording, set[int]]:
-            recording = record(*given, rows, tower)
+            recording = record(*given, tower)
             made = [tensor for tensor in collect_inputs(recording) if tensor.requires_grad]
             reached = set(leaves_behind(made))
             if made:
                 torch.autograd.backward(made, [torch.zeros_like(tensor) for tensor in made])
             return recording, reached
 
-        with torch.enable_grad(), process_memory.PeakWatch() as watch:
+        process_memory.give_back()
+        with torch.enable_grad(), watch_temporaries(place) as temporaries:
             recording, reached = differentiate()
-        computing = place.peak() - held if place.on_gpu else watch.bytes - before
+        computing = temporaries.count()
         with torch.enable_grad():
             _, backward = time_call(place, differentiate)
     reached_parameters = (p for p, leaf in zip(meta_model.entry, leaves, strict=True) if id(leaf) in reached)
     freeze_unreached(meta_model, set(map(id, reached_parameters)))
-    kept = argument_bytes(recording.calls) + added_bytes(recording)
-    return ImageMemory(0, max(0, computing), kept, count_bytes(batch.images), 0, forward, backward, place)
+    return ImageMemory(computing=computing, kept=count_kept(recording), forward=forward, backward=backward)
 
 
 def let_go(leaf: torch.Tensor) -> None:
@@ -170,10 +169,10 @@ def collect_inputs(recording: Recording) -> list[torch.Tensor]:
     return [recording.first, *all_tensors(recording.calls)]
 
 
-def added_bytes(recording: Recording) -> int:
-    """Bytes of what the model adds between its layers."""
+def count_kept(recording: Recording) -> int:
+    """Bytes of what layers are given, and of what the model adds between them."""
     added = [call.added for call in recording.calls if call.added is not None]
-    return sum(each.numel() * each.element_size() for each in added)
+    return argument_bytes(recording.calls) + sum(each.numel() * each.element_size() for each in added)
 
 
 def require_sums(meta_model: MetaModel, recording: Recording, probed: Recording) -> None:

@@ -61,6 +61,10 @@ class NarrowStep:
         base = 1.0 if self.shape.refers else None
         return kind(self.small, engine, 0, self.unneeded, tiles=self.tiles, fused=self.fused, base=base, **more)
 
+    def count_kept(self, tokens: int, masks: int = 0) -> int:
+        """Bytes that a step keeps for its micro-batches beyond the first. `masks`: of one micro-batch."""
+        return (self.shape.micro_batches - 1) * (tokens * self.token_bytes + masks)
+
     @property
     def token_bytes(self) -> int:
         """Bytes that a step keeps for every token besides states."""

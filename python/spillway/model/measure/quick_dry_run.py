@@ -7,12 +7,12 @@ A run that trains measures what it will do itself, more often (`spillway.model.m
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spillway.model.measure import growth
 from spillway.model.measure.growth import Point
+from spillway.model.measure.timed_engine import AGAIN
 
 FIRST_TOKENS = 64  # measured first, and three times: once to warm up, once from memory, once from caches
 SHORT = 64  # tokens of a row whose layer takes no time to speak of
@@ -20,7 +20,6 @@ AS_A_RUN = 4.5  # seconds: where what a run measures takes no longer, a plan mea
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
 TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
 QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
-AGAIN = 2.0  # seconds that a step takes at most of which the second one counts
 SHORTER = 8  # times: with as many tokens in rows of that part of the length, attention takes little
 LONG_ROW, SEEN = 1024, 0.1  # tokens of a row whose attention is looked at; least share of a pass that is no noise
 FAR, GROWN = 16, 1.5  # of what has so many times the tokens nothing is known before memory has grown so much
@@ -165,8 +164,3 @@ def on_line(found: Sequence[Taken], kind: str, tokens: int) -> float:
         return last.seconds[kind] * tokens / last.tokens
     slope = (last.seconds[kind] - first.seconds[kind]) / (last.tokens - first.tokens)
     return last.seconds[kind] + max(0.0, slope) * (tokens - last.tokens)
-
-
-def make_seconds() -> dict[bool, dict[str, list[float]]]:
-    """An engine's record of seconds, empty."""
-    return {True: defaultdict(list), False: defaultdict(list)}

@@ -1,4 +1,4 @@
-"""An engine without placement or updates that keeps the seconds of every forward and backward pass, for a dry run."""
+"""An engine without placement or updates that keeps the seconds of every pass, and the steps of a dry run on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -18,6 +18,12 @@ from spillway.model.layers.kernels import NAMES
 from spillway.model.source.source import DTYPES
 from spillway.model.stream.plain_engine import PlainEngine, PlainPass, count
 
+if TYPE_CHECKING:
+    from spillway.model.batches.microbatch import Work
+    from spillway.model.stream.stream import Stream
+
+KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")  # of passes
+AGAIN = 2.0  # seconds that a step takes at most of which the second one counts
 STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # passes with weights
 
 
@@ -48,7 +54,7 @@ class TimedEngine(PlainEngine):
                 setattr(self, name, getattr(kernels, name, None))
         self.lends = False  # products add to sums; `several` is true then
         self.cold = True  # weights come from memory, as for the first micro-batch of a pass, not from caches
-        self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+        self.forget_seconds()
         self.aside = 0.0  # seconds that no run has
         self.kept_blocks: frozenset[int] = frozenset()  # whose passes keep what autograd saves: kinds of their own
         # Checksums of gradients by tensor and micro-batch, of the embedding by (0, -1), where they are asked for.
@@ -57,6 +63,11 @@ class TimedEngine(PlainEngine):
         self._tail = max(self._layers)
         self._began = 0.0
         self._touched = 0  # tokens
+
+    def forget_seconds(self) -> None:
+        """Begins their record anew: by kind of pass, with weights from memory and with weights from caches."""
+        self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+        self.between: list[float] = []  # of steps, outside their passes
 
     def touch(self, tokens: int) -> None:
         """Has in memory what so many tokens take of the arena."""
@@ -189,3 +200,25 @@ class TimedEngine(PlainEngine):
 
         first = {kind: median(True, kind) for kind in kinds}
         return {kind: it + (micro_batches - 1) * (median(False, kind) or it) for kind, it in first.items()}
+
+    def time_step(self, stream: Stream, work: Work) -> float:
+        """Seconds of one step; those outside its passes go to `between`."""
+        passes, aside = self.in_passes(), self.aside
+        began = time.perf_counter()
+        stream.step(work)
+        seconds = time.perf_counter() - began - (self.aside - aside)
+        self.between.append(seconds - (self.in_passes() - passes))
+        return seconds
+
+    def time_settled_step(self, stream: Stream, work: Work) -> None:
+        """Runs a step twice, where that is quick, and keeps the second one's seconds: it finds pages in the heap, which
+        had given them back, as in a run."""
+        for _ in range(2):
+            self.forget_seconds()
+            if self.time_step(stream, work) > AGAIN:
+                return
+
+    def step_seconds(self, micro_batches: int) -> dict[str, float]:
+        """Seconds of a step by kind of pass, and those between passes."""
+        between = statistics.median(self.between[len(self.between) // 2 :]) * micro_batches
+        return self.pass_seconds(KINDS, micro_batches) | {"between": between}

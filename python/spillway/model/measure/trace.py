@@ -25,19 +25,18 @@ from spillway._engine import Description, StepResult, StepUpdate, TracedPass
 from spillway.model.layers.saved import RECOMPUTE_ALL
 from spillway.model.layers.token_tiles import ALL_AT_ONCE, TokenTiles
 from spillway.model.layers.weight_sums import TYPES, add_product, has_operation
-from spillway.model.measure import quick_dry_run
-from spillway.model.measure.dry_run import BRIEF_SLACK, SLACK
+from spillway.model.measure import quick_dry_run, saved_profile
 from spillway.model.measure.heap import Heap
 from spillway.model.measure.libraries import Libraries
 from spillway.model.measure.narrow import NarrowStep, narrow_of_its_kind
 from spillway.model.measure.recorder import Operations, Recorder, largest
+from spillway.model.measure.saved_profile import SavedProfile
+from spillway.model.measure.slack import BRIEF_SLACK, MARGIN, SLACK
 from spillway.model.measure.synthetic import sample
-from spillway.model.measure.timed_engine import TimedEngine
-from spillway.model.measure.timed_steps import KINDS
+from spillway.model.measure.timed_engine import KINDS, TimedEngine
 from spillway.model.source.source import text_config
-from spillway.model.stream import saved_profile
 from spillway.model.stream.passage import Passage, replace_tensors
-from spillway.model.stream.saved_profile import SavedProfile
+from spillway.model.stream.saved_layers import NOT_ALONE, SHARING, keep_all
 from spillway.model.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -61,6 +60,10 @@ class Trace:
     bytes: int  # of temporaries at their peak, holes of the heap among them
     tokens: int
 
+    def count_growth(self, shorter: Trace) -> float:
+        """Bytes of each token beyond those of a shorter one."""
+        return max(0, self.bytes - shorter.bytes) / max(1, self.tokens - shorter.tokens)
+
 
 @dataclass(frozen=True)
 class StepTrace:
@@ -73,14 +76,13 @@ class StepTrace:
     saved: SavedProfile
 
     def work(self) -> _engine.Trace:
-        """The trace as the engine takes it; `slack` as a plan on the machine itself has it, from `run.profiled` on."""
-        more = max(1, self.whole.tokens - self.half.tokens)
+        """The trace as the engine takes it, with the slack and the margin of a plan on the machine itself."""
         return _engine.Trace(
             passes=self.whole.passes,
             bytes=self.whole.bytes + self.kept_bytes,
-            per_token=max(0, self.whole.bytes - self.half.bytes) / more,
-            slack=1 + SLACK,
-            brief_slack=1 + SLACK + BRIEF_SLACK,
+            per_token=self.whole.count_growth(self.half),
+            slack=(1 + SLACK) * (1 + MARGIN),
+            brief_slack=(1 + SLACK + BRIEF_SLACK) * (1 + MARGIN),
             few=_engine.FewTokens(
                 tokens=self.few.tokens,
                 passes=self.few.passes,
@@ -113,7 +115,7 @@ def trace_step(
     if not not_kept:
         passes, saved = tracer.saved(shape.batch, shape.length)
         whole.passes.update(passes)
-    kept = (shape.micro_batches - 1) * whole.tokens * step.token_bytes
+    kept = step.count_kept(whole.tokens)
     if tiles.head_tokens is not None and shape.largest_share > 1:
         whole.passes.update(tracer.joined_head())
         kept += step.count_head_bytes()
@@ -156,9 +158,9 @@ class Tracer:
 
     def saved(self, rows: int, length: int) -> tuple[Passes, SavedProfile]:
         """The trace of a step in which layers keep what autograd saves of them: their passes, and the bytes."""
-        choice = saved_profile.keep_all(self._small)
+        choice = keep_all(self._small)
         if not choice.stages:
-            return {}, SavedProfile(why=saved_profile.NOT_ALONE)
+            return {}, SavedProfile(why=NOT_ALONE)
         work = sample(self._small, rows, length)
         with self._opened() as (stream, engine):
             stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
@@ -168,7 +170,7 @@ class Tracer:
             passes = {kind: engine.describe(kind) for kind in KEPT}
             stream.saved = RECOMPUTE_ALL
         if not saved.kept:
-            return {}, SavedProfile(why=saved_profile.SHARING)
+            return {}, SavedProfile(why=SHARING)
         return passes, saved_profile.profile_of(saved, work.tokens)
 
     @contextmanager

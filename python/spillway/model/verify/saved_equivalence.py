@@ -15,7 +15,7 @@ from spillway.model.meta.describe import WorkSize, describe
 from spillway.model.meta.meta_model import MetaModel
 from spillway.model.source.source import first_line
 from spillway.model.stream.plain_engine import PlainEngine, mapped
-from spillway.model.stream.saved_profile import NOT_ALONE, SHARING, keep_all
+from spillway.model.stream.saved_layers import NOT_ALONE, SHARING, keep_all
 from spillway.model.stream.stream import Stream
 
 SPOILT = 0xFF  # every number of such bytes is NaN

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from spillway.machine import process_memory
-from spillway.model.layers.saved import RECOMPUTE_ALL, Saved, SavedChoice, SavedStep
-from spillway.model.meta.meta_model import MetaModel
+from spillway.model.layers.saved import RECOMPUTE_ALL, SavedStep
+from spillway.model.measure.slack import SAVED_SLACK
+from spillway.model.measure.timed_engine import TimedEngine
+from spillway.model.stream.saved_layers import NOT_ALONE, SHARING, keep_all
 
 if TYPE_CHECKING:
     from spillway.model.batches.microbatch import Work
-    from spillway.model.measure.timed_engine import TimedEngine
     from spillway.model.stream.stream import Stream
 
-SLACK = 0.1  # of what is kept: holes of the heap between what stays and what goes
 KINDS = ("kept_forward", "kept_backward")  # of passes, beside those of a dry run
 ROUNDS = 4  # at least, of a step that is not long: two of each kind of run, of which the first warms up
 
@@ -26,8 +26,6 @@ ROUNDS = 4  # at least, of a step that is not long: two of each kind of run, of 
 UNLIKE = "the gradients of a layer that keeps what autograd saves are not the same bits here"
 NO_ROOM = "what a layer keeps has no room beside what is measured of it"
 SHORTER = "a step of this size was measured by smaller ones, and what a layer keeps of it was not"
-NOT_ALONE = "each of its layers runs with what comes before or after them"
-SHARING = "its layers hand on to others what gradients flow to"
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,6 @@ class SavedProfile:
     def longer(self, times: float) -> SavedProfile:
         """The profile of rows so many times as long, each token of which sees as many times more others."""
         return replace(self, token_bytes=self.token_bytes * times, spilled_token_bytes=self.spilled_token_bytes * times)
-
-
-def able(meta_model: MetaModel) -> list[int]:
-    """Places of the stages that are a layer and nothing else. (The last one is timed by itself, and recomputes.)"""
-    stages = meta_model.stages[:-1]
-    return [p for p, plan in enumerate(stages) if plan.layer is not None and not plan.entry and not plan.tail]
-
-
-def keep_all(meta_model: MetaModel) -> SavedChoice:
-    return SavedChoice(dict.fromkeys(able(meta_model), Saved.KEEP))
 
 
 def measure(
@@ -86,9 +74,9 @@ def measure(
 def profile_of(saved: SavedStep, tokens: int) -> SavedProfile:
     """The profile of a step of one micro-batch of so many tokens, of which something was kept."""
     return SavedProfile(
-        max(saved.kept.values()) / tokens * (1 + SLACK),
+        max(saved.kept.values()) / tokens * (1 + SAVED_SLACK),
         spilled_token_bytes=max(saved.rooms.values()) / tokens,
-        graph_token_bytes=max(saved.graphs.values()) / tokens * (1 + SLACK),
+        graph_token_bytes=max(saved.graphs.values()) / tokens * (1 + SAVED_SLACK),
     )
 
 
