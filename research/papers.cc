@@ -396,6 +396,7 @@ int main(int count, char** words) {
                                                               {"cxl_seconds", cxl_seconds},
                                                               {"cxl_bound", cxl_bound},
                                                               {"cxl_rows", cxl_rows},
+                                                              {"cxl_saved", cxl_saved},
                                                               {"host_memory", host_memory_table},
                                                               {"long_rows", long_rows},
                                                               {"third_level", third_level},

@@ -39,6 +39,7 @@ TITLES = {
     "cxl_seconds": ("CXL: seconds of a step in each case", "profiles/papers-cxl.json"),
     "cxl_bound": ("CXL: what bounds the cases that lose", "profiles/papers-cxl.json"),
     "cxl_rows": ("CXL: boundary activations of rows of 4K to 32K tokens", "profiles/papers-cxl.json"),
+    "cxl_saved": ("CXL: saved activations of rows of 4K to 32K tokens", "profiles/papers-cxl.json"),
     "host_memory": ("MemAscend: host memory without activations", "profiles/papers-memascend.json"),
     "long_rows": ("MemAscend: long rows and many rows in 128 GiB", "profiles/papers-memascend.json"),
     "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
@@ -55,7 +56,7 @@ NOT_PLOTTED = (", forward", ", first wait", "speed-up", "times as long", "alone"
 COLORS = {"published": "#9aa5b1", "predicted": "#2f6f9f", "given or fitted": "#b9d3e6", "Spillway's plan": "#d1803d"}
 Row = dict[str, Any]
 CASE = re.compile(r"(.*Spillway, \d+ x \d+|.*Spillway, (?:exact|bf16) states|.*Spillway), (.*)")
-PLANS = ("cxl_bound", "cxl_rows", "long_rows", "scale")  # tables of Spillway's plans alone
+PLANS = ("cxl_bound", "cxl_rows", "cxl_saved", "long_rows", "scale")  # tables of Spillway's plans alone
 
 
 def error(row: Row) -> float:
@@ -92,13 +93,17 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def cell(row: Row) -> str:
+    """The value of a row. A dash: no plan fits."""
+    return "-" if row["simulated"] is None else f"{row['simulated']:.4g}"
+
+
 def grid(rows: list[Row]) -> str:
-    """Rows named `case: side`, as a line for each case and a column for each side. A dash: no plan fits."""
+    """Rows named `case: side`, as a line for each case and a column for each side."""
     cases: dict[str, dict[str, str]] = {}
     for row in rows:
         case, side = row["what"].split(": ")
-        seconds = row["simulated"]
-        cases.setdefault(case, {})[side] = "-" if seconds is None else f"{seconds:.4g}"
+        cases.setdefault(case, {})[side] = cell(row)
     sides = list(next(iter(cases.values())))
     lines = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
     return "\n".join([*lines, *(f"| {case} | {' | '.join(cells.values())} |" for case, cells in cases.items())])
@@ -115,7 +120,7 @@ def plan_values(rows: list[Row]) -> str:
             alone.append(f"{row['what']}: {row['simulated']:.4g}\n\n")
             continue
         case = ", ".join(part for part in parts[1].split(", ") if part != "Spillway")
-        cases.setdefault(case, {})[parts[2]] = f"{row['simulated']:.4g}"
+        cases.setdefault(case, {})[parts[2]] = cell(row)
     quantities = list(next(iter(cases.values())))
     lines = [f"| planned | {' | '.join(quantities)} |", "|---" * (len(quantities) + 1) + "|"]
     lines += [f"| {case} | {' | '.join(cells[name] for name in quantities)} |" for case, cells in cases.items()]

@@ -1,5 +1,6 @@
 // CXL-aware allocation's cases: its placements by the study, Spillway's plans, and what bounds these.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -243,6 +244,53 @@ void cxl_rows(Report& report) {
         report.plan("cxl_rows", name + where + "seconds", plan.prediction.step_seconds);
         if (tier == 1) report.plan("cxl_rows", name + where + "GiB there", static_cast<double>(bytes) / GiB);
       }
+    }
+  }
+}
+
+namespace {
+
+/// Bytes of bf16 that autograd saves of a token in a layer with fused norms and a fused feed-forward, as Spillway's
+/// trace of 7B counts them: gate and up, queries and attention's output, keys and values, and three of the model's
+/// width.
+double saved_token_bytes(const DecoderShape& shape) {
+  return 2 * static_cast<double>(2 * shape.feed_forward + 2 * shape.query + 2 * shape.key + 3 * shape.hidden);
+}
+
+/// Seconds of the fastest plan whose layers spill to that tier of host memory; none if none fits.
+double seconds_from(const Plan& plan, std::uint16_t tier) {
+  auto out = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& it : plan.compared_on(Axis::saved_activations)) {
+    const bool is_there = it.decisions.layers.spill > 0 && it.decisions.layers.home == TierId{TierKind::host, tier};
+    if (it.fits && is_there) out = std::fmin(out, it.step_seconds);
+  }
+  return out;
+}
+
+}  // namespace
+
+/// Saved activations of rows of 4K to 32K tokens: computed again, on the GPU while they have room, or in host memory.
+void cxl_saved(Report& report) {
+  const auto profile = with_dram(report.profile("cxl"), 100 * GiB);
+  for (const auto& shape : {cxl_cases().front().shape, cxl_cases().back().shape}) {
+    for (const std::uint64_t tokens : {4096, 8192, 16384, 32768}) {
+      auto model = describe_decoder(shape);
+      model.sequence = tokens;
+      const auto name = shape.name + ", 1 x " + std::to_string(tokens) + ", Spillway, ";
+      const auto row = [&](const char* what, double value) { report.plan("cxl_saved", name + what, value); };
+      const auto none = spillway_plan(profile, model);
+      model.saved_token_bytes = saved_token_bytes(shape);
+      const auto kept = spillway_plan(profile, model);
+      model.spilling = shape.layers;
+      const auto plan = spillway_plan(profile, model);
+      row("all layers compute again, seconds", none.prediction.step_seconds);
+      row("saved activations on the GPU, seconds", kept.prediction.step_seconds);
+      row("layers that keep them there", static_cast<double>(kept.keeping.size()));
+      row("all saved activations in DRAM, seconds", seconds_from(plan, 0));
+      row("all saved activations on the card, seconds", seconds_from(plan, 1));
+      row("GiB of all saved activations",
+          model.saved_token_bytes * static_cast<double>(tokens * shape.layers) / static_cast<double>(GiB));
+      row("GB from the GPU with all in host memory", static_cast<double>(plan.from_device_per_step) / 1e9);
     }
   }
 }

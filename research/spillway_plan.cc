@@ -62,6 +62,21 @@ std::string described(const PlannedModel& model, const machine::Profile& profile
   return out.dump();
 }
 
+/// Layers spill as from a simulated device: from a GPU they do not.
+plan::SavedActivations saved_by(const plan::Description& description, const PlannedModel& model) {
+  plan::SavedActivations out{
+      .token_bytes = model.saved_token_bytes, .on_device = model.spilling == 0, .layers = model.layers};
+  if (model.spilling > 0) {
+    out.keep = model.spilling;
+    out.spill = plan::Spill::all;
+    out.spilled_token_bytes = model.saved_token_bytes;
+  }
+  for (std::uint32_t b = 0; b < description.blocks.size(); ++b) {
+    if (description.blocks[b].role == state::BlockRole::layer) out.blocks.push_back(b);
+  }
+  return out;
+}
+
 struct Asked {
   plan::Description description;
   plan::Budget budget;
@@ -84,6 +99,7 @@ Asked asked_of(const machine::Profile& profile, const PlannedModel& model) {
     out.budget.placement.activation_on = model.boundaries;
     out.budget.device->activation = 0;
   }
+  if (model.saved_token_bytes > 0) out.budget.saved_activations = saved_by(description, model);
   return out;
 }
 

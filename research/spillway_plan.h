@@ -35,6 +35,10 @@ struct PlannedModel {
   /// Tier of host memory, an index, that boundary activations lie on, none of them on the GPU; empty: the planner
   /// decides.
   std::optional<std::uint16_t> boundaries = {};
+  /// Bytes that autograd saves of each token in a layer, which may stay on the GPU; 0: all layers recompute.
+  double saved_token_bytes = 0;
+  /// Layers that have it in host memory instead, on the tier that the planner chooses, while the others recompute.
+  std::uint64_t spilling = 0;
 };
 
 /// Queries, keys, values, output, and a gated feed-forward.

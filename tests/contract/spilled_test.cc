@@ -95,5 +95,30 @@ TEST(Spilled, LeavesADeviceAndComesBackAsItWas) {
   }
 }
 
+TEST(Spilled, LeavesADeviceForALaterTierAndComesBackAsItWas) {
+  std::mt19937 random(29);
+  for (int round = 0; round < spillway::testing::few_or(2, 8); ++round) {
+    const auto description = plan::test::describe(plan::test::random_shape(random, round));
+    const auto saved = saved_of(description, plan::Spill::all);
+    const auto layers = plan::most_keeping(description.layout(), saved);
+    auto settings = test::with_device(test::tier(0), random());
+    test::use_fake_nodes(settings, {4e8, 1e8});
+    settings.budget.placement.grad_on = settings.budget.placement.activation_on = 0;
+    settings.budget.saved_activations = saved;
+    for (const std::uint16_t home : {0, 1}) {
+      for (std::uint16_t tier = 0; tier < 2; ++tier) {
+        auto& rates = settings.rates.nodes[tier];
+        rates.to_device = rates.from_device = tier == home ? 1e9 : 1e6;
+      }
+      test::Training training(description, settings, false);
+      const auto& plan = training.engine.plan();
+      ASSERT_EQ(plan.spilling.size(), layers);
+      EXPECT_EQ(plan.decisions.layers.home, (plan::TierId{plan::TierKind::host, home})) << "the link to it is faster";
+      expect_same(train_spilled(description, everything_in_dram(), 0), test::train_with_pauses(training),
+                  text("round ", round, ", home ", home));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway
