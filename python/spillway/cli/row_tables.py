@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.text import Text
 
 from spillway.base.counts import counted
-from spillway.data.preview import Part
 from spillway.run.rows import ShownRows
 
 TRAINED = ("\u00ab", "\u00bb")  # they stand around text that carries loss, since colours are lost in files
@@ -14,11 +13,11 @@ TRAINED = ("\u00ab", "\u00bb")  # they stand around text that carries loss, sinc
 
 def show(console: Console, found: ShownRows) -> None:
     counts = found.preview
-    for part in counts.parts:
-        console.print(title_of(part, counts.cuts), style="bold", markup=False, soft_wrap=True)
-        console.print(mark(part.spans(found.tokenizer)), soft_wrap=True)
-        if part.targets is not None:
-            console.print(f"labels: {part.targets}", markup=False, soft_wrap=True)
+    for sequence in found.list_sequences():
+        console.print(sequence.title, style="bold", markup=False, soft_wrap=True)
+        console.print(mark(sequence.spans), soft_wrap=True)
+        if sequence.labels is not None:
+            console.print(f"labels: {sequence.labels}", markup=False, soft_wrap=True)
         console.print()
     console.print(f"The text between {TRAINED[0]} and {TRAINED[1]} carries loss.")
     console.print(
@@ -34,12 +33,6 @@ def show(console: Console, found: ShownRows) -> None:
         console.print(f"Left out, because nothing of them carries loss: {found.left_out}.", soft_wrap=True)
     if found.packing:
         console.print(f"Packing makes {counted(found.pieces, 'piece')} of max_length: {counts.length}.", soft_wrap=True)
-
-
-def title_of(part: Part, cuts: bool) -> str:
-    name = f" ({part.name})" if part.name else ""
-    more = f", {part.more} more {'are cut' if cuts else 'follow'}" if part.more else ""
-    return f"{part.where}{name}: {counted(len(part.ids), 'token')}, loss on {part.trained}{more}"
 
 
 def mark(spans: list[tuple[bool, str]]) -> Text:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from spillway.base.counts import counted
 from spillway.config import Config
 from spillway.config.checks import check
 from spillway.data import loading
@@ -69,6 +70,15 @@ def read_model_config(config: Config) -> Any:
 
 
 @dataclass(frozen=True)
+class ShownSequence:
+    """A sequence of a row for people to read."""
+
+    title: str
+    spans: list[tuple[bool, str]]  # its text, split where loss begins and ends, and whether it carries loss
+    labels: Any  # of a classification
+
+
+@dataclass(frozen=True)
 class ShownRows:
     """What `spillway rows` shows of the dataset of a configuration."""
 
@@ -78,6 +88,14 @@ class ShownRows:
     left_out: int  # rows, pairs or pieces without loss
     pieces: int  # that steps are made of: rows, pairs, or what packing makes of rows
     packing: bool
+
+    def list_sequences(self) -> list[ShownSequence]:
+        """The sequences of the first rows."""
+        cuts = self.preview.cuts
+        return [
+            ShownSequence(make_title(part, cuts), part.spans(self.tokenizer), part.targets)
+            for part in self.preview.parts
+        ]
 
     def to_json(self) -> dict[str, Any]:
         found = self.preview
@@ -93,6 +111,12 @@ class ShownRows:
             "pieces": self.pieces,
             "first": [describe_part(part, self.tokenizer) for part in found.parts],
         }
+
+
+def make_title(part: Part, cuts: bool) -> str:
+    name = f" ({part.name})" if part.name else ""
+    more = f", {part.more} more {'are cut' if cuts else 'follow'}" if part.more else ""
+    return f"{part.where}{name}: {counted(len(part.ids), 'token')}, loss on {part.trained}{more}"
 
 
 def describe_part(part: Part, tokenizer: Any) -> dict[str, Any]:
