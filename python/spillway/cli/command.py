@@ -155,11 +155,11 @@ def rows(arguments: Arguments) -> int:
     from spillway.run.rows import show_rows
 
     notes = Console(highlight=False, stderr=True)
-    found = show_rows(config, int(given), lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True))
+    shown = show_rows(config, int(given), lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True))
     if "json" in arguments.options:
-        sys.stdout.write(json.dumps(found.to_json()) + "\n")
+        sys.stdout.write(json.dumps(shown.to_json()) + "\n")
     else:
-        show(Console(highlight=False), found)
+        show(Console(highlight=False), shown)
     return 0
 
 

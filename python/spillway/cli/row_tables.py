@@ -37,10 +37,10 @@ def show(console: Console, found: ShownRows) -> None:
 
 def mark(spans: list[tuple[bool, str]]) -> Text:
     """The text of the spans in one line of styles: those that carry loss in green, between marks."""
-    found = Text()
+    text = Text()
     for trained, words in spans:
         if trained:
-            found.append(f"{TRAINED[0]}{words}{TRAINED[1]}", style="green")
+            text.append(f"{TRAINED[0]}{words}{TRAINED[1]}", style="green")
         else:
-            found.append(words)
-    return found
+            text.append(words)
+    return text

@@ -80,7 +80,7 @@ class ShownSequence:
 
 @dataclass(frozen=True)
 class ShownRows:
-    """What `spillway rows` shows of the dataset of a configuration."""
+    """The first rows of a dataset, and the counts of all."""
 
     preview: Preview
     tokenizer: Any
@@ -98,18 +98,18 @@ class ShownRows:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        found = self.preview
+        counts = self.preview
         return {
             "source": self.source,
-            "rows": found.rows,
-            "sequences": found.sequences,
-            "tokens": found.tokens,
-            "trained_tokens": found.trained,
-            "longest": found.longest,
-            "longer_than_max_length": found.cut,
+            "rows": counts.rows,
+            "sequences": counts.sequences,
+            "tokens": counts.tokens,
+            "trained_tokens": counts.trained,
+            "longest": counts.longest,
+            "longer_than_max_length": counts.cut,
             "left_out": self.left_out,
             "pieces": self.pieces,
-            "first": [describe_part(part, self.tokenizer) for part in found.parts],
+            "first": [describe_part(part, self.tokenizer) for part in counts.parts],
         }
 
 
@@ -121,10 +121,10 @@ def make_title(part: Part, cuts: bool) -> str:
 
 def describe_part(part: Part, tokenizer: Any) -> dict[str, Any]:
     """A sequence with the names of transformers' batches."""
-    found = {"row": part.where, "sequence": part.name, "input_ids": list(part.ids), "labels": part.labels}
+    described = {"row": part.where, "sequence": part.name, "input_ids": list(part.ids), "labels": part.labels}
     if part.targets is not None:
-        found["labels"] = part.targets.tolist() if hasattr(part.targets, "tolist") else part.targets
-    return found | {"more_tokens": part.more, "text": decode(tokenizer, part.ids)}
+        described["labels"] = part.targets.tolist() if hasattr(part.targets, "tolist") else part.targets
+    return described | {"more_tokens": part.more, "text": decode(tokenizer, part.ids)}
 
 
 def show_rows(config: Config, count: int, tell: Tell) -> ShownRows:
