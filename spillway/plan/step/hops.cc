@@ -65,6 +65,7 @@ Index bring_to_pass(StepGraph& graph, Lane lane, const Move& move, Index pass, b
   if (graph.out.buffers[move.to.buffer].whole) graph.out.tasks[task].when.only = OnlyIf::changed_weights;
   if (asks) {
     graph.out.passes[pass].asks.push_back(task);
+    graph.lets_go(task, move.to.buffer);  // the pass may end first, and whatever takes the bytes next waits for both
   } else {
     graph.need(reader, task);
   }
