@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <queue>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/simulate.h"
@@ -385,6 +388,67 @@ TEST(AskedExperts, CountByTheirShare) {
   rates.paths.push_back({.read = 1e9, .write = 1e9, .mixed = 1e9});
   EXPECT_LT(simulate(some, half, layout, rates, 3, "path").transfer_seconds,
             simulate(all, whole, whole.layout(), rates, 3, "path").transfer_seconds);
+}
+
+/// Tasks that have ended when a task begins, by instance: its own, and the one before.
+class Ended {
+ public:
+  Ended(const Schedule& schedule, Index task) {
+    for (auto& seen : ended_) seen.assign(schedule.tasks.size(), false);
+    add(task, 0);
+    while (!open_.empty()) {
+      const auto [at, instance] = open_.back();
+      open_.pop_back();
+      for (const auto& need : schedule.tasks[at].needs) add(need.task, instance + (need.previous ? 1 : 0));
+    }
+  }
+
+  /// True if all of these have ended.
+  [[nodiscard]] bool has(const std::vector<Index>& tasks, std::size_t instance) const {
+    return std::ranges::all_of(tasks, [&](Index task) { return ended_[instance][task]; });
+  }
+
+ private:
+  void add(Index task, std::size_t instance) {
+    if (instance >= ended_.size() || ended_[instance][task]) return;  // instances before these have ended
+    ended_[instance][task] = true;
+    open_.emplace_back(task, instance);
+  }
+
+  std::array<std::vector<bool>, 2> ended_;
+  std::vector<std::pair<Index, std::size_t>> open_;
+};
+
+/// A pass begins without experts that it has not asked for, so nothing may wait for it in their place.
+TEST(AskedExperts, LeaveABufferToTheNextStepWhenItsUsersHaveEnded) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 40; ++round) {
+    const auto description = describe({.layers = 1 + static_cast<std::int64_t>(random() % 3),
+                                       .tied = round % 2 == 0,
+                                       .micro_batches = 1 + random() % 2,
+                                       .experts = 4,
+                                       .asked = 0.5});
+    const auto layout = description.layout();
+    auto schedule = make_schedule(description, layout, test::random_placement_of(layout, random), {},
+                                  {.gradients = round % 3 > 0}, test::random_saved(layout, random));
+    static_cast<void>(lay_out(schedule));
+    add_reuse_dependencies(schedule);
+    auto late = schedule;  // nothing is asked for before the end of a pass
+    for (const auto& pass : late.passes) {
+      for (const auto asked : pass.asks) late.tasks[asked].needs.push_back({pass.task, false});
+    }
+    EXPECT_TRUE(completes(late, 3, random)) << "round " << round;
+    for (const auto& buffer : schedule.buffers) {
+      if (buffer.whole) continue;
+      const bool wraps = buffer.last < buffer.first;
+      for (const auto first : buffer.first_tasks) {
+        const Ended ended(schedule, first);
+        EXPECT_TRUE(ended.has(buffer.first_tasks, 1)) << "round " << round;
+        EXPECT_TRUE(ended.has(buffer.earlier_tasks, 1)) << "round " << round;
+        EXPECT_TRUE(ended.has(buffer.last_tasks, wraps ? 0 : 1)) << "round " << round;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ Index bring_to_pass(StepGraph& graph, const Move& move, Index pass, bool asks) {
   if (graph.out.buffers[move.to.buffer].whole) graph.out.tasks[task].when.only = OnlyIf::changed_weights;
   if (asks) {
     graph.out.passes[pass].asks.push_back(task);
+    graph.lets_go(task, move.to.buffer);  // the pass may end first, and whatever takes the bytes next waits for both
   } else {
     graph.need(reader, task);
   }
