@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +17,8 @@ from spillway.base.documents import make_document, read_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
+from spillway.data.order import Order
+from spillway.data.prompts import Prompts
 from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
 from spillway.model.batches.batch import WorkShape
@@ -27,7 +30,7 @@ from spillway.output.known_runs import load_identity
 from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
-from spillway.run import beginning, image_rows, publication, reference, room, teacher
+from spillway.run import beginning, image_rows, publication, reference, room, sampling, teacher
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
@@ -91,6 +94,8 @@ def plan_config(
     if config.profile is not None and (profile := elsewhere(config)):
         if config.objective_entry.has_teacher:
             tell("teacher: the plan of a described machine leaves the teacher's pass out")
+        if config.reward_funcs:
+            tell("reward_funcs: the plan of a described machine leaves the sampling of completions out")
         return plan_elsewhere(config, profile, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
@@ -115,7 +120,8 @@ def plan_config(
     taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
     most = count_checkpoints(config, work, run.manifests() if config.resume_from_checkpoint else [])
     kept = run.keep(most, saving(run, work, 0, stored) if named else None)
-    session = open_session(config, work.shape, kept, only_plan=True)
+    with work.explain_refusals():
+        session = open_session(config, work.shape, kept, only_plan=True)
     try:
         session.plan.update(taught)
         if graph is not None:
@@ -168,7 +174,8 @@ class Training:
             loop.find_references()
         if work.taught:
             self.teach(work, held)
-        session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
+        with work.explain_refusals():
+            session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
         with close_after_failure(
             self.world,
             session.close,
@@ -366,7 +373,6 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     """The work of a session, which its plan depends on. Bad data is refused here. `started`: the start of the run;
     None: now."""
     from spillway.data import loading
-    from spillway.data.order import Order
     from spillway.data.origins import Clock
     from spillway.model.source.source import text_config
     from spillway.run import rates
@@ -390,19 +396,13 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
         if rows is not None:
             check_vocabulary(config, name, rows.largest_token, vocabulary)
-    iterations = config.num_iterations or 1
-    order = Order(
-        iterations * len(train_rows),
-        config.per_device_train_batch_size,
-        config.gradient_accumulation_steps,
-        config.data_seed,
-        config.objective_entry.is_sequential,
-        iterations,
-    )
+    sampler = sampling.open_sampler(config, train_rows, tokenizer, model) if isinstance(train_rows, Prompts) else None
+    order = make_order(config, len(train_rows))
     steps = order.steps(config.max_steps, config.num_train_epochs)
+    most = sampling.count_most(config, len(train_rows)) if sampler else len(train_rows)
     shape = WorkShape(
-        micro_batches=min(config.gradient_accumulation_steps, order.micro_batches_per_epoch),
-        batch=config.rows_each * min(config.per_device_train_batch_size, len(train_rows)),
+        micro_batches=min(config.gradient_accumulation_steps, math.ceil(most / config.per_device_train_batch_size)),
+        batch=config.rows_each * min(config.per_device_train_batch_size, most),
         length=train_rows.longest,
         eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
         eval_length=held_out.longest if held_out else 0,
@@ -410,14 +410,32 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         teacher_top_k=config.teacher_top_k or 0,
         largest_images=image_rows.find_largest(config, train_rows, held_out),
         refers=config.refers_in_step,
+        between=sampler.memory.on_host if sampler else 0,
+        between_on_device=sampler.memory.on_device if sampler else 0,
     )
+    assert not isinstance(held_out, Prompts)
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
     told = clock.started if clock.is_read else None
-    work = Work(train_rows, held_out, tokenizer, order, rate, events, shape, told)
+    work = Work(train_rows, held_out, tokenizer, order, rate, events, shape, told, sampler)
     if not work.preferences:
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
+
+
+def make_order(config: Config, rows: int) -> Order:
+    """The order of the rows; of a run that samples, that of its prompts."""
+    if config.reward_funcs:
+        return Order(rows, sampling.count_prompts(config), 1, config.data_seed)
+    iterations = config.num_iterations or 1
+    return Order(
+        iterations * rows,
+        config.per_device_train_batch_size,
+        config.gradient_accumulation_steps,
+        config.data_seed,
+        config.objective_entry.is_sequential,
+        iterations,
+    )
 
 
 def read_model_config(config: Config) -> Any:
