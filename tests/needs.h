@@ -32,6 +32,8 @@
   X(gguf)                        \
   X(gpu)                         \
   X(holes)                       \
+  X(llama_cpp)                   \
+  X(llama_server)                \
   X(llamafactory)                \
   X(loop)                        \
   X(mkfs)                        \
@@ -55,6 +57,7 @@
   X(tools)                       \
   X(trl)                         \
   X(uring)                       \
+  X(uvicorn)                     \
   X(xxhash)
 
 namespace spillway::testing {

@@ -13,7 +13,7 @@ from spillway.base.documents import describe_broken_link, name_file_kind
 from spillway.config import methods, several
 from spillway.config.keys import KEYS
 from spillway.config.objective_keys import join
-from spillway.config.objectives import OWN_KEYS, list_owners
+from spillway.config.objectives import OWN_KEYS, SAMPLING, list_owners
 from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import Config
 from spillway.errors import InputError, SpillwayError
@@ -106,7 +106,45 @@ def check_objective(config: Config) -> None:
             f"eval_dataset: objective {objective.name} has no loss of completions that another policy sampled; "
             "generate from the saved model and score, or leave it out"
         )
+    if objective.is_sampled:
+        check_sampling(config)
     check_smoothing(config)
+
+
+def check_sampling(config: Config) -> None:
+    """The keys of a run that samples its own completions."""
+    if not config.reward_funcs:
+        if given := [name for name in SAMPLING if getattr(config, name) is not None and name != "reward_funcs"]:
+            raise InputError(
+                f"{given[0]}: it is for a run that samples completions; give reward_funcs, or leave it out"
+            )
+        return
+    step, size = config.per_device_train_batch_size * config.gradient_accumulation_steps, config.group_size
+    if step % size:
+        raise InputError(
+            f"num_generations: it is {size}, and a step takes {step} completions (per_device_train_batch_size times "
+            f"gradient_accumulation_steps); a group lies in one step, so expects a multiple of {size}"
+        )
+    if config.num_iterations != 1:
+        raise InputError(
+            f"num_iterations: it is {config.num_iterations}, and with reward_funcs each step samples its own "
+            "completions; leave it out"
+        )
+    if config.beta and not config.refers_in_step:
+        raise InputError(
+            f"beta: {config.beta} needs a reference, which with reward_funcs is the base of new adapters; give "
+            "`method: lora` without `lora_adapter`, or leave beta out"
+        )
+    if config.method not in ("full", "lora") or config.load_in_4bit or config.load_in_8bit:
+        raise InputError(
+            "reward_funcs: completions are sampled with plain weights; give `method: full` or `lora` without "
+            "load_in_4bit and load_in_8bit, or train on recorded completions"
+        )
+    if config.ranks.world > 1:
+        raise InputError(
+            f"reward_funcs: one process samples and trains in this release, and there are {config.ranks.world}; start "
+            "one, or train on recorded completions"
+        )
 
 
 def check_labels(config: Config) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, SHARE, Key
+from spillway.config.key import BETA, NOT_NEGATIVE, POSITIVE, SHARE, Key, number
 from spillway.config.objectives import LOSS_TYPES, OBJECTIVES, list_owners
-from spillway.config.values import FLAG, NAMES, TEXT, Kind, choice, parse_whole, whole, within
+from spillway.config.values import FLAG, NAMES, TEXT, TEXTS, Kind, choice, parse_whole, whole, within
 
 
 def parse_scale(value: Any) -> str:
@@ -34,6 +34,7 @@ def list_losses(kind: str = "losses") -> str:
 
 
 COUNT = Kind("a whole number, 1 or more", within(parse_whole, lambda value: value >= 1))
+ABOVE_ZERO = number("a number above 0, at most 1", lambda value: 0 < value <= 1)
 SCALE_NAMES = {"group": "group", "batch": "batch", "none": "none", "true": "group", "false": "none"}
 SCALES = Kind("one of " + ", ".join(SCALE_NAMES), lambda value: parse_scale(value))
 OBJECTIVE = [
@@ -234,7 +235,25 @@ OBJECTIVE = [
         "max_completion_length",
         COUNT,
         None,
-        "with `loss_type: dr_grpo`: the tokens that the loss of each completion is divided by",
+        "with `reward_funcs`: the most tokens of a completion; with `loss_type: dr_grpo`: the tokens that the loss of "
+        "each completion is divided by",
         "256",
+    ),
+    Key(
+        "reward_funcs",
+        TEXTS,
+        None,
+        "with `grpo`: functions that score sampled completions, such as `rewards.score` for the function `score` in "
+        "`rewards.py` of the working directory. Several add up. The run then samples the completions of each step",
+        "none: completions are recorded",
+    ),
+    Key("num_generations", whole(2), None, "with `reward_funcs`: completions of each prompt", "8"),
+    Key("top_k", whole(0), None, "with `reward_funcs`: each token is one of so many likeliest; 0: of all", "0"),
+    Key(
+        "top_p",
+        ABOVE_ZERO,
+        None,
+        "with `reward_funcs`: each token is one of the likeliest that have so much probability together",
+        "1",
     ),
 ]

@@ -52,6 +52,7 @@ JUDGED = ("prompt", "completion", "label")
 ANSWERS = ("chosen", "rejected")
 GROUP = ("prompt", "completions", "rewards", "old_logprobs")
 REFERRED = {"precompute_ref_log_probs": None}
+SAMPLING = {"reward_funcs": None, "num_generations": None, "top_k": None, "top_p": None}  # of a run that samples
 CLASSES = {"num_labels": None, "id2label": None, "label_field": None}
 
 OBJECTIVES = {
@@ -172,7 +173,8 @@ OBJECTIVES = {
         ObjectiveEntry(
             "grpo",
             "group relative policy optimisation of recorded completions, the columns `prompt`, `completions`, "
-            "`rewards` and `old_logprobs`; `beta` above 0 adds a reference as with `dpo`",
+            "`rewards` and `old_logprobs`. `reward_funcs` makes the run sample the completions of a column `prompt`. "
+            "`beta` above 0 adds a reference as with `dpo`",
             1e-6,
             {
                 "beta": 0.0,
@@ -187,6 +189,7 @@ OBJECTIVES = {
                 "max_completion_length": 256,
                 "temperature": 1.0,
                 "disable_dropout": False,
+                **SAMPLING,
             },
             losses=("dapo", "grpo", "bnpo", "dr_grpo"),
             columns=GROUP,

@@ -97,6 +97,11 @@ class Config:
         return float(self.temperature) if self.objective_entry.is_sampled else 1.0
 
     @property
+    def group_size(self) -> int:
+        """Completions of each prompt, of a run that samples them."""
+        return int(self.num_generations or 8)
+
+    @property
     def has_reference(self) -> bool:
         """Whether the loss compares with a reference model."""
         return self.objective_entry.has_reference or bool(self.objective_entry.is_sampled and self.beta)
@@ -266,7 +271,7 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
     """The value of one key, or its default where none is given."""
     word = value.strip().lower() if isinstance(value, str) else value
     if value is None or (word in ("none", "null") and key.default is None and "none" not in key.kind.expected):
-        return list(key.default) if key.kind.many else key.default
+        return list(key.default) if key.kind.many and key.default is not None else key.default
     try:
         if key.kind.many:
             return [key.kind.parse(item) for item in (value if isinstance(value, list) else [value])]

@@ -21,13 +21,14 @@ from spillway.data.media import IMAGE_COLUMNS, TEXT, Media
 from spillway.data.origins import ROWS, RowsDigest, digest_tokenizer
 from spillway.data.preferences import AnswerBuilder, PairBuilder, Preferences, RankedBuilder
 from spillway.data.preview import Preview
+from spillway.data.prompts import Prompts, load_prompts
 from spillway.data.rollouts import GroupBuilder, Rollouts, find_ends
 from spillway.data.sources import Record, is_document, read
 from spillway.data.unused import UnusedColumns
 from spillway.errors import InputError, first_line
 from spillway.model.source import hub
 
-Rows = Dataset | Preferences
+Rows = Dataset | Preferences | Prompts
 
 ROWS_AT_ONCE = 512  # encoded together: enough to keep the tokenizer's threads busy, little memory
 WARNINGS_SHOWN = 5
@@ -68,6 +69,11 @@ def load(
         reader=reader,
         image_tokens=media.image_tokens,
     )
+    if config.reward_funcs:
+        prompts = load_prompts(config, encoder, padding_of(tokenizer))
+        for each in prompts.prompts if preview is not None else ():
+            preview.add(each.where, (each,), ("prompt",))
+        return prompts
     unused = UnusedColumns()
     try:
         dataset = encode_rows(config, key, encoder, media, unused, preview)

@@ -61,11 +61,13 @@ class Rollouts(Preferences):
 
 @dataclass
 class GroupBuilder:
-    """Collects groups of one size. `ends`: tokens that end a completion; none: each has ended."""
+    """Collects groups of one size. `ends`: tokens that end a completion; none: each has ended. `step`: completions of a
+    step; 0: as the configuration says."""
 
     config: Config
     pad: int
     ends: frozenset[int]
+    step: int = 0
     _rows: list[Encoded] = field(default_factory=list)
     _rewards: list[float] = field(default_factory=list)
     _old: array[float] = field(default_factory=lambda: array("d"))
@@ -75,10 +77,8 @@ class GroupBuilder:
     _size: int = 0  # completions of each group
     _first: str = ""  # the row that says so
 
-    @property
-    def step(self) -> int:
-        """Completions of a step."""
-        return int(self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps)
+    def __post_init__(self) -> None:
+        self.step = self.step or int(self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps)
 
     def add(self, group: EncodedGroup) -> None:
         """InputError for a group that no step can take."""

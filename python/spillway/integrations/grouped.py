@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.config.objectives import OBJECTIVES
+from spillway.config.objectives import OBJECTIVES, SAMPLING
 from spillway.errors import InputError
-from spillway.integrations.generation_memory import NAME, ON_SERVER, RECORDED, GenerationMemory, measure_generation
+from spillway.integrations.generation_memory import ADVICE, NAME, ON_SERVER, RECORDED
 from spillway.integrations.loading import Origin, origin_of
 from spillway.integrations.reused_completions import (
     Reuse,
@@ -36,6 +36,7 @@ from spillway.model.head.objective import Choice, Objective
 from spillway.model.head.policy import Policy
 from spillway.model.source.source import is_multimodal
 from spillway.output import identity
+from spillway.run.generation_memory import GenerationMemory, measure_generation
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -134,7 +135,7 @@ class Grouped(WithoutReference):
     """State that a streamed GRPOTrainer keeps beside the session."""
 
     sampler: ServerSampler | None = None  # the server that samples; None: this process does
-    _memory = GenerationMemory()
+    _memory = GenerationMemory(ADVICE)
     _policy: Policy | None = None  # of the last step or evaluation
     _reused: ReusedCompletions | None = None  # where several steps train on the completions of one generation
     _later: Sequence[Batch] = ()  # those of steps to come, of the generation of this step
@@ -142,7 +143,7 @@ class Grouped(WithoutReference):
 
     def keys(self, args: Any) -> dict[str, Any]:
         """The configuration's keys for this trainer."""
-        own = {name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults}
+        own = {name: getattr(args, name) for name in OBJECTIVES[OBJECTIVE].defaults if name not in SAMPLING}
         return {"objective": OBJECTIVE, **own, "num_iterations": 1}  # this trainer repeats the completions itself
 
     def watch(self, choice: Choice) -> Choice:
@@ -197,7 +198,7 @@ class Grouped(WithoutReference):
             rows = args.per_device_train_batch_size * args.steps_per_generation
             rows = max(rows, args.per_device_eval_batch_size if every else 0)
             self._memory = measure_generation(
-                trainer.model, config, rows, max(length, evaluated), origin.samples_on_host
+                trainer.model, config, rows, max(length, evaluated), origin.samples_on_host, ADVICE
             )
         shape = WorkShape(
             micro_batches=args.gradient_accumulation_steps,

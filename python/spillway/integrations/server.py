@@ -105,6 +105,51 @@ class Server:
             time.sleep(PAUSE)
 
 
+@dataclass(frozen=True)
+class Form:
+    """The requests for completions that a server takes."""
+
+    takes_tokens: bool = True  # False: prompts are texts
+    tells: bool = True  # gives log-probabilities
+
+    def write(self, prompt: Any) -> dict[str, Any]:
+        """The fields of a request that depend on the form."""
+        return {"prompt": prompt, **({"logprobs": 1, "return_token_ids": True} if self.tells else {})}
+
+
+FORMS = (Form(), Form(tells=False), Form(takes_tokens=False), Form(takes_tokens=False, tells=False))
+
+
+def find_form(server: Server, model: str, tokenizer: Any) -> Form:
+    """The first form that the server answers in. InputError where it answers in none."""
+    words = ""
+    for form in FORMS:
+        prompt = tokenizer(PROBE, add_special_tokens=False)["input_ids"] if form.takes_tokens else PROBE
+        try:
+            server.ask("/v1/completions", {"model": model, "max_tokens": 1, **form.write(prompt)})
+            return form
+        except (Refused, OSError) as error:
+            words = words or str(error)
+    raise InputError(f"generation: {server.url} gives no completion of {PROBE!r}: {words}; {ENGINES}")
+
+
+def write_text(server: Server, model: str, tokenizer: Any, prompt: list[int]) -> str:
+    """The text of which the server makes these tokens. It may add the first token of every text itself. SpillwayError
+    where there is none."""
+    for first in (0, 1):
+        text = tokenizer.decode(prompt[first:], clean_up_tokenization_spaces=False)
+        try:
+            answer = server.ask("/extras/tokenize", {"model": model, "input": text})
+        except Refused:  # another server than llama-cpp-python's
+            break
+        if isinstance(answer, dict) and answer.get("tokens") == prompt:
+            return str(text)
+    raise SpillwayError(
+        f"generation: {server.url} takes prompts as texts alone, and of {tokenizer.decode(prompt)!r} it makes other "
+        "tokens than the tokenizer here; use llama.cpp's llama-server or vLLM, which take tokens"
+    )
+
+
 def list_models(answer: Any) -> list[str]:
     """The models in an answer of /v1/models, without adapters, which vLLM lists with the model that they belong to."""
     listed = answer.get("data") if isinstance(answer, dict) else None

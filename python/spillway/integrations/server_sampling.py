@@ -21,7 +21,7 @@ import torch
 
 from spillway.errors import InputError, SpillwayError, first_line
 from spillway.integrations.loading import LOGGER
-from spillway.integrations.server import PROBE, QUOTED, Refused, Server, check_server
+from spillway.integrations.server import PROBE, QUOTED, Form, Refused, Server, check_server, find_form, write_text
 
 if TYPE_CHECKING:
     from spillway.integrations.streamed_session import StreamedSession
@@ -68,6 +68,7 @@ class ServerSampler:
         self._server, self._trainer = server, trainer
         self._delivered: tuple[Any, int] | None = None  # the session and the step of the weights that the server has
         self._name = ""  # of the model or the adapter, in requests
+        self._form: Form | None = None if server.update is not None else Form()  # None: not known yet
         self._warned = False
         self.divides = True  # its log-probabilities are of logits that were divided by the temperature
         self._is_known = False  # that it divides them, or not
@@ -82,6 +83,8 @@ class ServerSampler:
         config = copy.deepcopy(generation_config or self._trainer.model.generation_config)
         config.update(**named)
         self._hand_over()
+        if self._form is None:
+            self._form = find_form(self._server, self._name, self._trainer.processing_class)
         if config.temperature != 1.0 and not self._is_known:
             self._look_for_division(config)
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -157,17 +160,20 @@ class ServerSampler:
     def _complete(self, prompt: list[int], seed: int, config: Any, checks: bool = True) -> Completion:
         ends = config.eos_token_id
         ends = list(ends) if isinstance(ends, list | tuple) else [ends] if ends is not None else []
-        body: dict[str, Any] = {
-            "model": self._name,
-            "prompt": prompt,
-            "max_tokens": config.max_new_tokens,
-            "seed": seed,
-            "stop_token_ids": ends,
-            "logprobs": 1,
-            "return_token_ids": True,
-            **find_sampling(config),
-        }
+        server, form = self._server, self._form
+        assert form is not None
         try:
+            told = (
+                prompt if form.takes_tokens else write_text(server, self._name, self._trainer.processing_class, prompt)
+            )
+            body = {
+                "model": self._name,
+                "max_tokens": config.max_new_tokens,
+                "seed": seed,
+                "stop_token_ids": ends,
+                **form.write(told),
+                **find_sampling(config),
+            }
             answer = self._server.ask("/v1/completions", body)
         except (OSError, Refused, ValueError) as error:
             raise SpillwayError(
@@ -180,11 +186,12 @@ class ServerSampler:
             self._say_texts()
             tokens = self._trainer.processing_class(choice["text"], add_special_tokens=False)["input_ids"]
             tokens = tokens[: config.max_new_tokens - (choice.get("finish_reason") == "stop")]
+        sampled = count_sampled(answer, len(tokens))
         values = find_log_probabilities(choice, len(tokens))
         if choice.get("finish_reason") == "stop" and ends and (not tokens or tokens[-1] not in ends):
             tokens, values = [*tokens, ends[0]], None  # left out of the answer
         if checks:
-            self._check(tokens, choice, config)
+            self._check(tokens, sampled, choice, config)
         return Completion(tokens, values)
 
     def _look_for_division(self, config: Any) -> None:
@@ -197,8 +204,8 @@ class ServerSampler:
         self.divides = not values or abs(values[0]) < CERTAIN
         self._is_known = True
 
-    def _check(self, tokens: list[int], choice: Mapping[str, Any], config: Any) -> None:
-        """SpillwayError for a completion that cannot be trained on."""
+    def _check(self, tokens: list[int], sampled: int, choice: Mapping[str, Any], config: Any) -> None:
+        """SpillwayError for a completion that cannot be trained on. `sampled`: tokens by the server's count."""
         size = self._trainer.model.config.get_text_config().vocab_size
         if wrong := [token for token in tokens if not 0 <= token < size]:
             raise SpillwayError(f"generation: the server's token {wrong[0]} is none of the model's {size}")
@@ -207,9 +214,9 @@ class ServerSampler:
                 f"generation: {self._server.url} gave {len(tokens)} tokens for max_tokens {config.max_new_tokens}: it "
                 "ignores max_tokens of /v1/completions; use a server that has it"
             )
-        if not tokens or (choice.get("finish_reason") == "length" and len(tokens) < config.max_new_tokens):
+        if not tokens or (choice.get("finish_reason") == "length" and sampled < config.max_new_tokens):
             raise SpillwayError(
-                f"generation: the server ended a completion after {len(tokens)} tokens, and max_completion_length is "
+                f"generation: the server ended a completion after {sampled} tokens, and max_completion_length is "
                 f"{config.max_new_tokens}: give it a longer context (vLLM: --max-model-len, llama-server: --ctx-size)"
             )
 
@@ -286,6 +293,13 @@ def find_choice(url: str, answer: Any) -> Mapping[str, Any]:
             f"{' or '.join(ENDS)}. train(resume_from_checkpoint=True) goes on"
         )
     return choice
+
+
+def count_sampled(answer: Mapping[str, Any], tokens: int) -> int:
+    """The tokens that the server has sampled. A text has fewer, `tokens`, if some are bytes of no character."""
+    usage = answer.get("usage")
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return max(count, tokens) if type(count) is int else tokens
 
 
 def has_completion(choice: Mapping[str, Any]) -> bool:

@@ -17,12 +17,14 @@ from spillway.config.objectives import OWN_KEYS
 from spillway.data.dataset import Dataset
 from spillway.data.origins import ROWS, TEMPLATE, TOKENIZER
 from spillway.data.preferences import Preferences
+from spillway.data.prompts import Prompts
 from spillway.errors import InputError, other_format
 from spillway.model.source import hub
 from spillway.output import saved
 from spillway.output.directory import RUN_STATE
 from spillway.output.records import is_number
 
+Rows = Dataset | Preferences | Prompts
 FORMAT = 2
 ORIGINS, STARTED = "origins", "started"  # in `fixed`: digests of the rows' inputs, and the start of the run
 LISTED = 1  # the format in which the losses were a list
@@ -271,7 +273,7 @@ def read_start(saved: dict[str, Any] | None) -> datetime:
         ) from None
 
 
-def fix_data(fixed: dict[str, Any], config: Config, dataset: Dataset | Preferences, started: datetime | None) -> None:
+def fix_data(fixed: dict[str, Any], config: Config, dataset: Rows, started: datetime | None) -> None:
     """Adds the digests of the rows and of their inputs to a run's `fixed` values, unless they have them. `started`: the
     time that a template rendered."""
     fixed.setdefault("data", dataset.fingerprint())
@@ -280,7 +282,7 @@ def fix_data(fixed: dict[str, Any], config: Config, dataset: Dataset | Preferenc
         fixed.setdefault(STARTED, started.isoformat())
 
 
-def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Preferences) -> None:
+def check_data(saved: dict[str, Any], config: Config, dataset: Rows) -> None:
     """InputError that names what changed: the rows, the tokenizer, the template, a revision, or a key."""
     if "data" not in saved:
         raise InputError(
@@ -309,9 +311,7 @@ def describe_changed_revisions(saved: dict[str, Any], config: Config) -> list[st
     return changes
 
 
-def describe_changed_origins(
-    origins: dict[str, Any], config: Config, dataset: Dataset | Preferences, before: str
-) -> list[str]:
+def describe_changed_origins(origins: dict[str, Any], config: Config, dataset: Rows, before: str) -> list[str]:
     """Sentences with the changed inputs of the rows. `before`: the dataset's name at the start of the run."""
     template = ("chat_template_path", config.chat_template_path) if config.chat_template_path else ("tokenizer", None)
     parts = {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.config.checks import check
+from spillway.data.prompts import Prompts
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import auto
 from spillway.model.batches.batch import Batch
@@ -84,6 +85,8 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         raise InputError(
             "check: the plain way has no teacher; compare with `--objective sft` the model on the same rows"
         )
+    if config.reward_funcs:
+        raise InputError("check: both ways need the same completions; leave reward_funcs out and name recorded ones")
     from spillway.run.train import load_work
 
     if config.any_device:
@@ -433,7 +436,9 @@ def batches_of(
     model which has made no step yet, and of which `log_probabilities` gives them. None: each step computes them."""
     import torch
 
-    steps_of_batches = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
+    rows = work.train
+    assert not isinstance(rows, Prompts)
+    steps_of_batches = [[rows.batch(part) for part in work.order.step(step)] for step in range(steps)]
     if not config.has_reference or log_probabilities is None:
         return steps_of_batches
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,8 +20,9 @@ from spillway.config import Config
 from spillway.data.dataset import Dataset
 from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
+from spillway.data.prompts import Prompts
 from spillway.errors import ComputationDiffers, Interrupted
-from spillway.model.batches.batch import WorkShape
+from spillway.model.batches.batch import Batch, WorkShape
 from spillway.output import checkpoints, displaced, saved, unsaved
 from spillway.output.padding import name_padding
 from spillway.output.records import METRICS, rows
@@ -36,6 +37,7 @@ from spillway.run.protocol import SessionProtocol, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
 from spillway.run.run import Run
+from spillway.run.sampling import Sampler
 from spillway.run.teacher import require_same
 
 
@@ -43,7 +45,7 @@ from spillway.run.teacher import require_same
 class Work:
     """The work of one run: data, order and rates."""
 
-    train: Dataset | Preferences
+    train: Dataset | Preferences | Prompts
     held_out: Dataset | Preferences | None
     tokenizer: Any
     order: Order
@@ -51,6 +53,11 @@ class Work:
     events: Events
     shape: WorkShape
     started: datetime | None = None  # the time that a chat template rendered; None: no template asked
+    sampler: Sampler | None = None  # of completions; None: rows hold all that a step needs
+
+    def explain_refusals(self) -> AbstractContextManager[None]:
+        """A refusal of a plan says what the sampling of completions takes of its memory."""
+        return nullcontext() if self.sampler is None else self.sampler.memory.explain_refusals()
 
     @property
     def steps(self) -> int:
@@ -188,7 +195,7 @@ class Loop:
         return record
 
     def step(self) -> None:
-        batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
+        batches = self.make_batches()
         learning_rate = self.work.rate(self.state.step)
         self.between = False
         result = self.compute(batches, learning_rate)
@@ -213,6 +220,14 @@ class Loop:
         for notice in self.session.notices():
             self.display.note(f"step {self.state.step}: {notice}")
         self.run.tell_so_far(self.session, len(self.seconds), lambda: self.summary(self.session))
+
+    def make_batches(self) -> list[Batch]:
+        """The micro-batches of the next step."""
+        parts, train = self.work.order.step(self.state.step), self.work.train
+        if self.work.sampler is not None:
+            return self.work.sampler.sample(self.session, parts[0], self.state.step, self.work.steps)
+        assert not isinstance(train, Prompts)
+        return [train.batch(part) for part in parts]
 
     def compute(self, batches: list[Any], learning_rate: float) -> StepResult:
         """Computes a step. Raises ComputationDiffers with the place of the state before the step."""

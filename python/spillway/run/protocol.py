@@ -7,6 +7,7 @@ The trainer (configuration, data, loop, what a person sees) is written against `
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -178,6 +179,9 @@ class SessionProtocol(Protocol):
 
     def list_figures(self) -> list[dict[str, float]]:
         """StepResult.told of the last step or evaluation."""
+
+    def hold_whole_model(self) -> AbstractContextManager[Any]:
+        """The library's own model with the current weights, whole in memory, to generate with."""
 
     def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:
         """The log-probability of each row's labels, by micro-batch. No more batches than evaluate() takes."""

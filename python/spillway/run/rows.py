@@ -31,6 +31,7 @@ class RowSource:
     """Everything that encodes the rows of a run."""
 
     config: Config
+    model: Any  # its configuration
     tokenizer: Any
     media: Media
     reader: ImageReader | None
@@ -59,7 +60,7 @@ def open_source(config: Config, started: datetime | None = None) -> RowSource:
     reader = None if media.no_images else image_rows.open_reader(config, model, tokenizer)
     clock = Clock(started or datetime.now())
     clock.give_to(tokenizer)
-    return RowSource(config, tokenizer, media, reader, vocabulary, clock)
+    return RowSource(config, model, tokenizer, media, reader, vocabulary, clock)
 
 
 def read_model_config(config: Config) -> Any:

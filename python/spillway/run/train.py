@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.config.values import MOST_STEPS
 from spillway.data.order import Order
+from spillway.data.prompts import Prompts
 from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import auto, process_memory, products
 from spillway.model.batches.batch import WorkShape
@@ -28,7 +30,7 @@ from spillway.output.known_runs import load_identity
 from spillway.output.state import RunState
 from spillway.output.summary import describe_skipped_run, endurance
 from spillway.report import tables
-from spillway.run import beginning, image_rows, publication, reference, room, teacher
+from spillway.run import beginning, image_rows, publication, reference, room, sampling, teacher
 from spillway.run.alike import places, same
 from spillway.run.interruption import Interruption
 from spillway.run.lateness import account
@@ -93,6 +95,8 @@ def plan_config(
     if config.profile is not None and (profile := elsewhere(config)):
         if config.objective_entry.has_teacher:
             tell("teacher: the plan of a described machine leaves the teacher's pass out")
+        if config.reward_funcs:
+            tell("reward_funcs: the plan of a described machine leaves the sampling of completions out")
         return plan_elsewhere(config, profile, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
@@ -117,7 +121,8 @@ def plan_config(
     taught, stored = teacher.plan_pass(config, work, output_dir) if work.taught else ({}, 0)
     most = count_checkpoints(config, work, run.manifests() if config.resume_from_checkpoint else [])
     kept = run.keep(most, saving(run, work, 0, stored) if named else None)
-    session = open_session(config, work.shape, kept, only_plan=True)
+    with work.explain_refusals():
+        session = open_session(config, work.shape, kept, only_plan=True)
     try:
         session.plan.update(taught)
         if graph is not None:
@@ -170,7 +175,8 @@ class Training:
             loop.find_references()
         if work.taught:
             self.teach(work, held)
-        session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
+        with work.explain_refusals():
+            session = open_session(self.config, work.shape, self.keep(work, held), world=self.world)
         with close_after_failure(
             self.world,
             session.close,
@@ -376,19 +382,15 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         teacher.check_teacher(config, source.tokenizer, source.vocabulary)
     train_rows = source.load("dataset", tell)
     held_out = source.load("eval_dataset", tell) if config.eval_dataset else None
-    iterations = config.num_iterations or 1
-    order = Order(
-        iterations * len(train_rows),
-        config.per_device_train_batch_size,
-        config.gradient_accumulation_steps,
-        config.data_seed,
-        config.objective_entry.is_sequential,
-        iterations,
-    )
+    sampler = None
+    if isinstance(train_rows, Prompts):
+        sampler = sampling.open_sampler(config, train_rows, source.tokenizer, source.model)
+    order = make_order(config, len(train_rows))
     steps = count_steps(config, order)
+    most = sampling.count_most(config, len(train_rows)) if sampler else len(train_rows)
     shape = WorkShape(
-        micro_batches=min(config.gradient_accumulation_steps, order.micro_batches_per_epoch),
-        batch=config.rows_each * min(config.per_device_train_batch_size, len(train_rows)),
+        micro_batches=min(config.gradient_accumulation_steps, math.ceil(most / config.per_device_train_batch_size)),
+        batch=config.rows_each * min(config.per_device_train_batch_size, most),
         length=train_rows.longest,
         eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
         eval_length=held_out.longest if held_out else 0,
@@ -396,10 +398,13 @@ def load_work(config: Config, tell: Tell, started: datetime | None = None) -> Wo
         teacher_top_k=config.teacher_top_k or 0,
         largest_images=image_rows.find_largest(config, train_rows, held_out),
         refers=config.refers_in_step,
+        between=sampler.memory.on_host if sampler else 0,
+        between_on_device=sampler.memory.on_device if sampler else 0,
     )
+    assert not isinstance(held_out, Prompts)
     rate, events = rates.schedule(config, steps), Events(config, order, steps)
     told = source.clock.started if source.clock.is_read else None
-    work = Work(train_rows, held_out, source.tokenizer, order, rate, events, shape, told)
+    work = Work(train_rows, held_out, source.tokenizer, order, rate, events, shape, told, sampler)
     if not work.preferences:
         return work
     passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
@@ -414,6 +419,21 @@ def count_steps(config: Config, order: Order) -> int:
     if given * each > MOST_STEPS:
         raise InputError(f"{key}: got {given}, and a run has at most {MOST_STEPS} steps; give less")
     return order.steps(config.max_steps, config.num_train_epochs)
+
+
+def make_order(config: Config, rows: int) -> Order:
+    """The order of the rows; of a run that samples, that of its prompts."""
+    if config.reward_funcs:
+        return Order(rows, sampling.count_prompts(config), 1, config.data_seed)
+    iterations = config.num_iterations or 1
+    return Order(
+        iterations * rows,
+        config.per_device_train_batch_size,
+        config.gradient_accumulation_steps,
+        config.data_seed,
+        config.objective_entry.is_sequential,
+        iterations,
+    )
 
 
 def open_session(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from needs import lacks
+from memory_group import limited
 from spillway import _engine
 from spillway.cli import main
 from spillway.cli.command import choose_device
@@ -21,7 +21,7 @@ from spillway.demo.bigram import SMOOTHING, bigram_loss
 from spillway.demo.compare import compare
 from spillway.demo.configuration import count_layers, large
 from spillway.demo.devices import CPU, Device
-from spillway.demo.memory_limit import MemoryLimit, Unavailable
+from spillway.demo.memory_limit import Unavailable
 from spillway.demo.reload import batches, pieces
 from spillway.demo.screen import Screen
 from spillway.machine import device as gpu_device
@@ -125,18 +125,12 @@ def test_why_there_is_no_limit(tmp_path: Path, mounts: str) -> None:
 
 
 def test_the_kernel_holds_the_limit() -> None:
-    try:
-        limit = MemoryLimit(64 * 2**20)
-    except Unavailable as reason:
-        lacks("cgroup", f"no memory limit can be set here: {reason}")
-    try:
+    with limited(64 * 2**20) as limit:
         words = [sys.executable, "-c", "import sys; print(len(b'x' * int(sys.argv[1])))"]
         small = subprocess.run([*words, str(2**20)], preexec_fn=limit.enter, capture_output=True)
         assert (small.returncode, limit.killed()) == (0, 0)
         large = subprocess.run([*words, str(2**28)], preexec_fn=limit.enter, capture_output=True)
         assert (large.returncode, limit.killed()) == (-9, 1)
-    finally:
-        limit.close()
 
 
 @pytest.mark.nightly

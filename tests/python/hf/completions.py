@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 SEEDS = 2**31 - 1
+DEFAULTS = {"seed": 0, "stop_token_ids": [], "temperature": 1.0, "top_k": 0}  # of a request
 
 
 @dataclass
@@ -22,7 +23,9 @@ class Completions:
     """What tests set and see."""
 
     base: Path  # directory of the model that it starts with
-    form: str = "vllm"  # or "llama.cpp", or "texts": an answer without token ids
+    # or "llama.cpp", or "texts": an answer without token ids; or "texts alone": as llama-cpp-python's server, which
+    # refuses prompts of tokens, and requests for log-probabilities unless it was started for them
+    form: str = "vllm"
     handed: list[str] = field(default_factory=list)  # directories, in the order in which they were loaded
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of completions
     unready: int = 0  # answers that it is not ready, after each loading
@@ -70,7 +73,14 @@ class Completions:
         if path == "/tokenize":
             text = body["prompt"] if self.form == "vllm" else body["content"]
             return 200, {"tokens": self.tokenizer(text, add_special_tokens=False)["input_ids"]}
+        if path == "/extras/tokenize" and self.form == "texts alone":
+            return 200, {"tokens": self.tokenizer(body["input"])["input_ids"]}
         if path == "/v1/completions":
+            if self.form == "texts alone":
+                if not isinstance(body["prompt"], str) or "logprobs" in body:
+                    return 500, {"error": {"message": "logprobs is not supported for models created without them"}}
+                body = {**body, "prompt": self.tokenizer(body["prompt"])["input_ids"]}
+            body = {**DEFAULTS, **body}
             self.bodies.append(body)
             return 200, {"choices": [self.complete(body)]}
         if path == "/restart":

@@ -272,6 +272,72 @@ def test_texts_without_token_ids_are_tokenized_again(given: Path, tmp_path: Path
     assert DIFFERENCE not in rows(trainer)[0]
 
 
+def test_a_server_of_texts_alone_gets_texts_of_the_same_tokens(given: Path, tmp_path: Path) -> None:
+    """The server of llama-cpp-python, which gives no log-probabilities either."""
+    with completions.serving(given / "model", form="texts alone") as server:
+        update = functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1})
+        trainer.train()
+    expected = [trainer.processing_class(row["prompt"])["input_ids"] for row in prompts()]
+    assert len(server.bodies) == 1 + rollouts.STEP
+    assert all(body["prompt"] in expected for body in server.bodies[1:])
+    assert DIFFERENCE not in rows(trainer)[0]
+
+
+def test_a_text_of_fewer_tokens_than_were_sampled_is_taken(given: Path, tmp_path: Path) -> None:
+    """Bytes that are no characters leave the text. The server's own count says that the completion is whole."""
+    reward = Watched()
+    with completions.serving(given / "model", form="texts") as server:
+        answer = server.answer
+
+        def leave_bytes_out(path: str, body: Any) -> tuple[int, Any]:
+            if path != "/v1/completions":
+                return answer(path, body)
+            whole = {"usage": {"completion_tokens": body["max_tokens"]}}
+            return 200, {"choices": [{"text": "rain", "finish_reason": "length"}], **whole}
+
+        server.answer = leave_bytes_out  # type: ignore[method-assign]
+        update = functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1}, reward)
+        trainer.train()
+    assert len(reward.tokens) == rollouts.STEP
+    assert all(0 < len(ids) < MORE["max_completion_length"] for ids in reward.tokens)
+
+
+class Spaced:
+    """A tokenizer of the server that makes other tokens of each text with a space."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, text: str, **named: Any) -> Any:
+        return self.tokenizer(text.replace(" ", "  "), **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+def test_a_server_of_texts_alone_with_other_tokens_is_refused(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", form="texts alone") as server:
+        update = functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1})
+        server.tokenizer = Spaced(server.tokenizer)
+        with pytest.raises(SpillwayError, match="takes prompts as texts alone, and of .* it makes other tokens"):
+            trainer.train()
+
+
+def test_a_server_that_completes_nothing_is_refused(given: Path, tmp_path: Path) -> None:
+    with completions.serving(given / "model", form="texts") as server:
+        answer = server.answer
+        server.answer = lambda path, body: (  # type: ignore[method-assign]
+            (500, "no slot is free") if path == "/v1/completions" else answer(path, body)
+        )
+        update = functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1})
+        with pytest.raises(InputError, match="gives no completion of .*: 500 .*no slot is free.*llama-server"):
+            trainer.train()
+
+
 def real_load(server: completions.Completions, place: Path) -> None:
     server.load(str(place))
 

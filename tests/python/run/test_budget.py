@@ -8,8 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,14 @@ import pytest
 import native
 import tiny
 from breadth import some
-from needs import lacks
-from spillway.demo.memory_limit import MemoryLimit, Unavailable
+from memory_group import limited
+from spillway.demo.memory_limit import MemoryLimit
 
 MEBIBYTE = 1 << 20
 LIMIT = 1800  # seconds after which a process is taken for one that hangs
 LONG = 16384  # tokens of a row
 # Layers of 17 or 67 million parameters: what they are drawn in takes 64 or 256 MiB, what they compute next to nothing.
 WIDE = {"num_hidden_layers": 2, "num_attention_heads": 16}
-
-
-@contextmanager
-def limited(limit: int) -> Iterator[MemoryLimit]:
-    try:
-        group = MemoryLimit(limit)
-    except Unavailable as reason:
-        lacks("cgroup", f"no memory limit can be set here: {reason}")
-    try:
-        yield group
-    finally:
-        group.close()
 
 
 def run(*words: str, group: MemoryLimit | None = None) -> subprocess.CompletedProcess[str]:

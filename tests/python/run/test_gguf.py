@@ -199,16 +199,22 @@ def test_a_type_that_is_none_is_refused(
     assert words in capsys.readouterr().err and not (tmp_path / "to").exists()
 
 
-def save_byte_tokenizer(directory: Path) -> None:
-    """One of 320 tokens that falls back to bytes, as Llama 2's does. llama.cpp tells others by their digests."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
+def save_byte_tokenizer(directory: Path, prepends: bool = False) -> None:
+    """One of 320 tokens that falls back to bytes, as Llama 2's does. llama.cpp tells others by their digests.
+    `prepends`: texts begin with the first token and a space, as Llama 2's do and llama.cpp's too."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors
     from transformers import PreTrainedTokenizerFast
 
     words = [*tiny.SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *map(chr, range(0x2581, 0x25BD))]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    replaced = normalizers.Replace(" ", "\u2581")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), replaced]) if prepends else replaced
+    if prepends:
+        tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 1)])
+    strip = [decoders.Strip(" ", 1, 0)] if prepends else []
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokenizer.decoder = decoders.Sequence(parts)
     names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(directory)
 

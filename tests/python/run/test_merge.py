@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ import both_ways
 import real_runs
 import tiny
 from hf_models import tiny_config
+from memory_group import limited
 from needs import package
 from spillway.cli import main
+from spillway.demo.memory_limit import MemoryLimit
 
 peft = package("peft", "LoRA is PEFT's")
 LORA = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "24", "--lora_target_modules", "all-linear"]
@@ -280,10 +284,10 @@ def run_limited(script: str, warm: Path, free: int, *words: Path | str) -> tuple
     return process.wait(), "".join(process.communicate())
 
 
-def save_base(given: Path, directory: Path) -> int:
+def save_base(given: Path, directory: Path, **more: int) -> int:
     """A model of 24 layers with a tokenizer. Returns its bytes."""
-    config = tiny_config("llama", False, num_hidden_layers=24, hidden_size=512, intermediate_size=1536, vocab_size=320)
-    both_ways.save(config, directory, 7)
+    shape = {"num_hidden_layers": 24, "hidden_size": 512, "intermediate_size": 1536, "vocab_size": 320, **more}
+    both_ways.save(tiny_config("llama", False, **shape), directory, 7)
     for path in (given / "model").glob("tokenizer*"):
         shutil.copyfile(path, directory / path.name)
     return (directory / "model.safetensors").stat().st_size
@@ -300,6 +304,27 @@ def test_a_merge_takes_the_memory_of_a_layer(given: Path, lora_run: Path, tmp_pa
     require_equal(load_merged(to), merge_by_peft(base, adapters, "fp32"))
     code, said = run_limited(IN_MEMORY, warm, free, base, adapters)
     assert code == 1 and "allocate memory" in said, said
+
+
+@pytest.mark.nightly
+def test_a_cgroup_that_cannot_hold_the_model_holds_its_merge(given: Path, tmp_path: Path) -> None:
+    """The kernel counts the whole process, the interpreter and the libraries too. It kills the merge by PEFT."""
+    base, to = tmp_path / "base", tmp_path / "to"
+    size = save_base(given, base, num_hidden_layers=12, hidden_size=1024, intermediate_size=4096)
+    adapters = save_adapters(base, tmp_path / "adapters", target_modules="all-linear")
+    with limited(size * 9 // 10) as group:
+        words = ["-m", "spillway", "merge", str(adapters), "--to", str(to)]
+        ended = run_in(group, *words)
+        assert (ended.returncode, group.killed()) == (0, 0), ended.stderr
+        ended = run_in(group, "-c", f"import peft, sys, transformers\nwords = sys.argv[1:]{IN_MEMORY}", base, adapters)
+        assert (ended.returncode, group.killed()) == (-9, 1), ended.stderr
+    require_equal(load_merged(to), merge_by_peft(base, adapters, "fp32"))
+
+
+def run_in(group: MemoryLimit, *words: Path | str) -> subprocess.CompletedProcess[str]:
+    """`python WORDS`, all of which the group holds."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, preexec_fn=group.enter, capture_output=True, text=True)
 
 
 @pytest.mark.nightly
