@@ -25,6 +25,7 @@ from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.pass_keys import PASSES
 from spillway.config.process_keys import PROCESSES
 from spillway.config.replay_keys import REPLAYS
+from spillway.config.row_keys import ROWS
 from spillway.config.save_keys import SAVES
 from spillway.config.values import (
     DEVICE,
@@ -75,37 +76,7 @@ GROUPS: dict[str, list[Key]] = {
             "`random`: weights drawn from `seed`. The model's own are neither read nor downloaded",
         ),
     ],
-    "Data": [
-        Key(
-            "dataset",
-            TEXT,
-            None,
-            "file (.jsonl, .json, .csv, .tsv, .txt, .parquet), directory of data, or dataset on the hub",
-            required=True,
-        ),
-        Key("dataset_config", TEXT, None, "configuration of a named dataset"),
-        Key("dataset_split", TEXT, "train", "split of a named dataset"),
-        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named dataset", "main"),
-        Key("eval_dataset", TEXT, None, "held-out file or dataset name"),
-        Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
-        Key("eval_dataset_revision", TEXT, None, "branch, tag or commit of a named `eval_dataset`", "main"),
-        Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
-        Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
-        Key("completion_field", TEXT, None, "column with the completion", "found by name"),
-        Key("messages_field", TEXT, None, "column with the messages", "found by name"),
-        Key(
-            "prompt_template",
-            choice("lines", "alpaca", "chat"),
-            "lines",
-            "prompt of rows with `instruction`, `input` and `output`: the texts as `lines`, the prompt of `alpaca`, or "
-            "turns of the `chat` template",
-        ),
-        Key("completion_only_loss", FLAG, True, "the loss counts the completion and not the prompt"),
-        Key("assistant_only_loss", FLAG, True, "in messages, the loss counts only the assistant's turns"),
-        Key("max_length", whole(2), 1024, "largest number of tokens in a row. Longer rows are cut"),
-        Key("packing", FLAG, False, "rows are joined and cut into pieces of `max_length`"),
-        Key("eval_packing", FLAG, None, "`packing` for `eval_dataset`", "as `packing`"),
-    ],
+    "Data": ROWS,
     "Objective": OBJECTIVE,
     "Output": [
         Key("output_dir", TEXT, None, "directory of the run", required=True),

@@ -71,8 +71,9 @@ def load(
     )
     if config.reward_funcs:
         prompts = load_prompts(config, encoder, padding_of(tokenizer))
-        for each in prompts.prompts if preview is not None else ():
-            preview.add(each.where, (each,), ("prompt",))
+        if preview is not None:
+            for each in prompts.prompts:
+                preview.add(each.where, (each,), ("prompt",))
         return prompts
     unused = UnusedColumns()
     try:

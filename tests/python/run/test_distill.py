@@ -20,7 +20,7 @@ from breadth import some
 from needs import package
 from spillway.base.ranks import Ranks
 from spillway.config import resolve
-from spillway.config.checks import check_objective
+from spillway.config.objective_checks import check_objective
 from spillway.errors import InputError
 from spillway.output.records import rows as rows_of
 
