@@ -3,15 +3,21 @@
     python research/lsp_training.py --model DIR --questions TRAIN.jsonl --held-out TEST.jsonl --text FILE [--seconds N]
     python research/lsp_training_table.py
 
-Two tasks: `gsm8k`, the model of --model fine-tuned on the questions from --first-row on (earlier ones it has seen), and
-`shakespeare`, a small Llama with its tokenizer from random weights on all but the last tenth of a text. The methods are
-those of research/lsp_methods.py; all of them see the same tokens in the same order, rates rise over the first twentieth
-of the steps and fall to 0 in a line, norms are clipped to 1, nothing decays.
+Two short tasks (`--tasks short`): `gsm8k`, the model of --model fine-tuned on the questions from --first-row on (it has
+seen earlier ones), and `shakespeare`, a small Llama with its tokenizer from random weights on all but the last tenth of
+a text. The methods are those of research/lsp_methods.py; all of them see the same tokens in the same order, rates rise
+over the first twentieth of the steps and fall to 0 in a line, norms are clipped to 1, nothing decays.
 
 Rates: powers of 2 around a first guess, for seed 0 and d = n/2, until the best one has a worse neighbour on either
 side; other seeds, shares and lengths run at it. First one rate for all of a model in full (`joint`): what is not a
 matrix of a layer trains at the best of these with every method, and each method's grid, that of `full` too, is of the
 matrices alone.
+
+Long tasks have 500 steps, and d = n/4 first. `shakespeare-500`, `gsm8k-500` and `manual-500` (the language reference
+that Python's pydoc carries) train the models of the short tasks. `real-gsm8k-500` and `real-shakespeare-500` train
+that of --real-model. Trials of 100 steps at d = n/4, seed 0, pick a method's rate: the best rate of the short task
+first, then the double and the half of the best one, until both are worse. Everything beside the matrices of layers
+trains at the best rate of `joint` in the short task.
 
 Every run that ends is a line of bench/results/lsp-training.jsonl, and is not done again; so the program may be stopped
 at any time, and --seconds begins no run after that many. The most telling ones come first.
@@ -57,6 +63,33 @@ TASKS = {
         "joint": 1e-4, "ours": 2e-4, "published": 2e-4, "lora": 1e-3, "galore": 2e-4}),
 }  # fmt: skip
 METHODS = ("full", "ours", "published", "lora", "galore")
+
+
+@dataclass(frozen=True)
+class LongTask:
+    data: str
+    shape: Task
+    begin: str  # the short task whose best rates the trials begin at
+    real: bool = False  # the model of --real-model
+    first_row: int | None = None  # of the questions; --first-row without
+
+
+LONG_STEPS = 500
+LONG_SHAPE = Task(LONG_STEPS, 8, 128, 10, 48, {})
+LONG = {
+    "shakespeare-500": LongTask("shakespeare", Task(LONG_STEPS, 16, 64, 10, 64, {}), "shakespeare"),
+    "gsm8k-500": LongTask("gsm8k", LONG_SHAPE, "gsm8k"),
+    "manual-500": LongTask("manual", LONG_SHAPE, "gsm8k"),
+    "real-gsm8k-500": LongTask("gsm8k", LONG_SHAPE, "gsm8k", real=True, first_row=0),
+    "real-shakespeare-500": LongTask("shakespeare", LONG_SHAPE, "gsm8k", real=True),
+}
+LONG_BY_DEFAULT = [name for name, task in LONG.items() if not task.real]
+SHORT_STEPS = 230  # of full training, in the time of 500 steps in a subspace over the path of lsp-steps-path.json
+LONG_ORDER = (
+    ("full", LONG_STEPS), ("anew", LONG_STEPS), ("full", SHORT_STEPS), ("published", LONG_STEPS),
+    ("lora", LONG_STEPS), ("galore", LONG_STEPS), ("ours", LONG_STEPS),
+)  # fmt: skip
+LONG_SEEDS, LONG_SHARES, TRIAL_STEPS = (0, 1), (0.25, 0.5), 100
 JOINT = "joint"  # `full` with one rate for all
 SEEDS = (0, 1, 2)
 LIKE_OURS = ("ours-16", "rotating", "anew", "anew-16")  # at its rate
@@ -93,16 +126,28 @@ class Found:
 
     def rates(self, task: str, method: str) -> dict[float, float]:
         """Held-out loss by rate, of seed 0 at the task's own steps and d = n/2."""
-        same = {"task": task, "method": method, "share": 0.5, "seed": 0, "steps": TASKS[task].steps}
+        return self.finals(task, method, 0.5, TASKS[task].steps)
+
+    def finals(self, task: str, method: str, share: float, steps: int) -> dict[float, float]:
+        """Held-out loss by rate, of seed 0."""
+        same = {"task": task, "method": method, "share": share, "seed": 0, "steps": steps}
         return {it["rate"]: it["final"] for it in self.lines if all(it[key] == same[key] for key in same)}
+
+    def trials(self, task: str, method: str) -> dict[float, float]:
+        """Held-out loss by rate of the trials of a long task."""
+        return self.finals(task, method, trial_share(method), TRIAL_STEPS)
+
+    def next_trial(self, task: str, method: str) -> float | None:
+        """The best rate of the short task comes first."""
+        return untried(self.trials(task, method), self.best_rate(LONG[task].begin, method))
+
+    def picked_rate(self, task: str, method: str) -> float:
+        tried = self.trials(task, method)
+        return min(tried, key=lambda it: tried[it])
 
     def next_rate(self, task: str, method: str) -> float | None:
         """One that is still to be tried; None when the best has neighbours on either side."""
-        tried = self.rates(task, method)
-        if not tried:
-            return TASKS[task].guesses[method]
-        best = min(tried, key=lambda it: tried[it])
-        return next((rate for rate in (best * 2, best / 2) if not any(near(rate, it) for it in tried)), None)
+        return untried(self.rates(task, method), TASKS[task].guesses[method])
 
     def begin_full(self, task: str) -> None:
         """The best of `joint` is one of `full`, too."""
@@ -114,6 +159,14 @@ class Found:
     def best_rate(self, task: str, method: str) -> float:
         tried = self.rates(task, "ours" if method in LIKE_OURS else method)
         return min(tried, key=lambda it: tried[it])
+
+
+def untried(tried: dict[float, float], first: float) -> float | None:
+    """The next rate: the double and the half of the best one, until both are worse."""
+    if not tried:
+        return first
+    best = min(tried, key=lambda it: tried[it])
+    return next((rate for rate in (best * 2, best / 2) if not any(near(rate, it) for it in tried)), None)
 
 
 def near(a: float, b: float) -> bool:
@@ -155,6 +208,33 @@ def all_runs(found: Found) -> Iterator[Run]:
                 yield chosen(found, task, method, share, 0)
 
 
+def trial_share(method: str) -> float:
+    return 0.5 if method == "full" else LONG_SHARES[0]
+
+
+def is_trial(run: Run) -> bool:
+    return run.task in LONG and run.steps == TRIAL_STEPS
+
+
+def long_runs(found: Found, task: str, share: float) -> Iterator[Run]:
+    """The trials of a method precede its first run. A seed's runs precede those of the next seed."""
+    for seed in LONG_SEEDS:
+        for method, steps in LONG_ORDER:
+            while (rate := found.next_trial(task, method)) is not None:
+                yield Run(task, method, trial_share(method), 0, rate, TRIAL_STEPS)
+            own = 0.5 if method == "full" else share
+            yield Run(task, method, own, seed, found.picked_rate(task, method), steps)
+
+
+def runs_of(found: Found, tasks: list[str]) -> Iterator[Run]:
+    if "short" in tasks:
+        yield from all_runs(found)
+    for share in LONG_SHARES:
+        for task in LONG:
+            if task in tasks:
+                yield from long_runs(found, task, share)
+
+
 # ---- a run
 
 
@@ -171,9 +251,7 @@ class Data:
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(model)
-        words = text.read_text()
-        cut = len(words) * 9 // 10
-        self.texts: dict[str, Sides] = {"shakespeare": ([words[:cut]], [words[cut:]])}
+        self.texts: dict[str, Sides] = {"shakespeare": cut(text.read_text()), "manual": cut(manual())}
         if questions is not None:
             self.texts["gsm8k"] = questions
 
@@ -182,10 +260,31 @@ class Data:
         begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         train, test = (
             [i for text in side for i in (begin, *self.tokenizer(text, add_special_tokens=False)["input_ids"], end)]
-            for side in self.texts[task]
+            for side in self.texts[LONG[task].data if task in LONG else task]
         )
-        it = TASKS[task]
+        it = shape_of(task)
         return windows(train, it.length), windows(test, it.length)[: it.held_out]
+
+
+def shape_of(task: str) -> Task:
+    return LONG[task].shape if task in LONG else TASKS[task]
+
+
+def begin_of(task: str) -> str:
+    return LONG[task].begin if task in LONG else task
+
+
+def cut(words: str) -> Sides:
+    """All but the last tenth, and the last tenth."""
+    place = len(words) * 9 // 10
+    return [words[:place]], [words[place:]]
+
+
+def manual() -> str:
+    """Python's language reference as `pydoc` carries it, one section after the other."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
 
 
 def questions(path: Path) -> list[str]:
@@ -197,7 +296,7 @@ def start(task: str, seed: int, model: Path) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    if task == "gsm8k":
+    if begin_of(task) == "gsm8k":
         pretrained: nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         return pretrained
     config = AutoConfig.from_pretrained(model)
@@ -224,10 +323,11 @@ def order_of(rows: int, count: int, seed: int) -> Tensor:
 
 
 def done(run: Run, setting: Setting, data: Data, model_path: Path) -> dict[str, Any]:
-    task, (train, test) = TASKS[run.task], data.of(run.task)
+    task, (train, test) = shape_of(run.task), data.of(run.task)
     model = start(run.task, run.seed, model_path)
     trained = trained_by(run.method, model, setting)
     order = order_of(len(train), run.steps * task.batch, run.seed).view(run.steps, task.batch)
+    every = run.steps // (1 if is_trial(run) else task.evaluations)
     points, losses, began = [(0, held_out(model, test))], [], time.process_time()
     for step in range(1, run.steps + 1):
         loss = loss_of(model, train[order[step - 1]])
@@ -235,24 +335,31 @@ def done(run: Run, setting: Setting, data: Data, model_path: Path) -> dict[str, 
         torch.nn.utils.clip_grad_norm_(trained.parameters, 1.0, error_if_nonfinite=True)
         trained.step(min(20 * step / run.steps, 1) * (1 - (step - 1) / run.steps))
         losses.append(float(loss.detach()))
-        if step % (run.steps // task.evaluations) == 0:
+        if step % every == 0:
             points.append((step, held_out(model, test)))
     tail = losses[-run.steps // 6 :]
     return {**asdict(run), "final": points[-1][1], "train": sum(tail) / len(tail), "others_rate": setting.others,
             "cpu_seconds": time.process_time() - began, "held_out": points}  # fmt: skip
 
 
+def model_and_data(options: argparse.Namespace, task: str) -> tuple[Path, Data]:
+    long = LONG.get(task)
+    model = options.real_model if long is not None and long.real else options.model
+    first_row = options.first_row if long is None or long.first_row is None else long.first_row
+    return model, Data(model, options.text, (questions(options.questions)[first_row:], questions(options.held_out)))
+
+
 def run_all(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
-    sides = questions(options.questions)[options.first_row :], questions(options.held_out)
-    found, data, began = Found(options.lines), Data(options.model, options.text, sides), time.monotonic()
-    for run in all_runs(found):
+    found, began = Found(options.lines), time.monotonic()
+    for run in runs_of(found, options.tasks):
         if found.of(run) is not None:
             continue
         if options.seconds and time.monotonic() - began > options.seconds:
             return
-        others = run.rate if run.method == JOINT else found.best_rate(run.task, JOINT)
-        line = done(run, Setting(run.rate, others, run.share, seed=run.seed), data, options.model)
+        others = run.rate if run.method == JOINT else found.best_rate(begin_of(run.task), JOINT)
+        model, data = model_and_data(options, run.task)
+        line = done(run, Setting(run.rate, others, run.share, seed=run.seed), data, model)
         found.add(line)
         said = f"{run.task} {run.method} d = {run.share} n, seed {run.seed}, {run.steps} steps at {run.rate:g}"
         print(f"{said}: {line['final']:.4f} ({line['cpu_seconds']:.0f} s)", flush=True)
@@ -262,11 +369,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--model", "--questions", "--held-out", "--text"):
         parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--real-model", type=Path, help="a model of real weights, for the tasks that begin with real-")
+    parser.add_argument("--tasks", nargs="+", choices=("short", *LONG), default=["short", *LONG_BY_DEFAULT])
     parser.add_argument("--first-row", type=int, default=6000)
     parser.add_argument("--seconds", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lines", type=Path, default=LINES)
-    run_all(parser.parse_args())
+    options = parser.parse_args()
+    real = [task for task in options.tasks if task in LONG and LONG[task].real]
+    if real and options.real_model is None:
+        parser.error(f"{', '.join(real)}: no model to train. Name its directory with --real-model.")
+    run_all(options)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+import lsp_over_time
 from figures import RESULTS
 from lsp_training import LIKE_OURS, LINES, METHODS, TASKS, Found
 
@@ -100,6 +101,7 @@ def page(found: Found) -> str:
     for task in TASKS:
         parts += [table(found, task, times) for times in (1, 3) if lines_of(found, task, "full", 0.5, times)]
         parts.append(rates_table(found, task))
+    parts += lsp_over_time.sections(found)
     return "\n\n".join(parts) + "\n"
 
 
@@ -149,6 +151,7 @@ def main() -> None:
     found = Found(parser.parse_args().lines)
     (RESULTS / "lsp-training.md").write_text(page(found))
     draw(found, RESULTS / "lsp-training.png")
+    lsp_over_time.write(found)
     print(page(found))
 
 
