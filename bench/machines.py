@@ -48,10 +48,11 @@ MEASURED_SHARE = 0.15  # of the peak, rounded: the least of three steps of 1.5B 
 DRIVE_BYTES = 600e12  # that a drive's maker lets it write
 STEP_TOKENS = 32_768
 STEPS_OF_GPUS = (  # every step of Spillway that a GPU was timed with: GPU and call, shape, tokens, conditions, place
-    ("H100, first day", "0.5b", 16_384, "6 GiB, tiles of a CPU's size", "h100:steps.0.5b.cpu_tiles_6_gib"),
+    ("H100, first day", "0.5b", 16_384, "6 GiB, the CPUs' `token_tile`", "h100:steps.0.5b.cpu_tiles_6_gib"),
     ("H100, first day", "0.5b", 16_384, "40 GiB", "h100:steps.0.5b.gpu_tiles_40_gib_deterministic"),
-    ("H100, first day", "0.5b", 16_384, "40 GiB, sums in any order", "h100:steps.0.5b.gpu_tiles_40_gib_any_order"),
-    ("H100, first day", "1.5b", 32_768, "8 GiB, tiles of a CPU's size", "h100:steps.1.5b.cpu_tiles_8_gib"),
+    ("H100, first day", "0.5b", 16_384, "40 GiB, `full_determinism: false`",
+     "h100:steps.0.5b.gpu_tiles_40_gib_any_order"),
+    ("H100, first day", "1.5b", 32_768, "8 GiB, the CPUs' `token_tile`", "h100:steps.1.5b.cpu_tiles_8_gib"),
     ("H100, first day", "1.5b", 32_768, "8 GiB", "h100:steps.1.5b.gpu_tiles_8_gib"),
     ("H100, second day", "0.5b", 16_384, "6 GiB", "h100:second_day.steps.0.5b, 6 GiB"),
     ("H100, second day", "1.5b", 32_768, "8 GiB", "h100:second_day.steps.1.5b, 8 GiB"),
@@ -95,6 +96,7 @@ def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
         except DoesNotFit as error:
             return {"fits": False, "why": str(error)}
     rate = plan["tokens_per_second"]
+    held = {entry["class"]: entry["bytes"] for entry in plan["bytes"] if entry["tier"] == "path:0"}
     return {
         "fits": True,
         "step_seconds": plan["predicted_step_seconds"],
@@ -103,6 +105,7 @@ def plan_with(machine: str, model: str, keys: dict[str, Any]) -> Row:
         "written_bytes_per_step": sum(path["written"] for path in plan.get("path_bytes_per_step", {}).values()),
         "bottleneck": plan["bottleneck"],
         "planned_peaks": {tier["name"]: tier["planned_peak"] for tier in plan["tiers"]},
+        "drive_bytes": held,
     }
 
 
@@ -113,7 +116,7 @@ def add_share(row: Row) -> Row:
         return row
     operations = model_flops(
         SHAPES[row["model"]],
-        int(ROWS["max_length"]),
+        int(row.get("length", ROWS["max_length"])),
         STEP_TOKENS,
         per_weight=FULL if row["method"] == "full" else FROZEN,
     )
@@ -184,8 +187,14 @@ def words_of(row: Row) -> str:
     derived = "" if slower is None else f", *{rounded(slower)} at {MEASURED_SHARE * 100:.0f} %*"
     return (
         f"{rounded(row['step_seconds'])} s, {rounded(row['tokens_per_second'])} tokens/s{derived}, "
-        f"{rounded(row['hours_per_million_tokens'])} h{written}{states}"
+        f"{rounded(row['hours_per_million_tokens'])} h{describe_slower_hours(row)}{written}{states}"
     )
+
+
+def describe_slower_hours(row: Row) -> str:
+    """Hours for a million tokens at the derived rate."""
+    slower = row.get("tokens_per_second_at_measured_share")
+    return "" if slower is None else f", *{rounded(MILLION / slower / 3600)} h at {MEASURED_SHARE * 100:.0f} %*"
 
 
 def describe_life(row: Row) -> str:
@@ -242,11 +251,20 @@ def read_products(machine: str) -> str:
     return f"{gpu['flops_per_second'] / 1e12:.0f} of {PEAKS[machine] / 1e12:.0f} TFLOPS"
 
 
+def list_shares(shape: str) -> list[str]:
+    """Shares of the steps of a shape in a GPU's tiles, in percent, the smallest first."""
+    rows = [row for row in measure_shares() if row["shape"] == shape and "CPU" not in row["conditions"]]
+    return [rounded(share * 100) for share in sorted(row["share_of_peak"] for row in rows)]
+
+
 def describe_range() -> str:
-    """Shares of the steps of 1.5B in a GPU's tiles, in percent."""
-    rows = [row for row in measure_shares() if row["shape"] == "1.5b" and "CPU" not in row["conditions"]]
-    first, *others, last = sorted(rounded(row["share_of_peak"] * 100) for row in rows)
-    return f"{', '.join([first, *others])} and {last}"
+    *others, last = list_shares("1.5b")
+    return f"{', '.join(others)} and {last}"
+
+
+def describe_small() -> str:
+    first, *_, last = list_shares("0.5b")
+    return f"{first} to {last}"
 
 
 def describe_others() -> str:
@@ -306,10 +324,12 @@ def page(rows: list[Row]) -> str:
         "A cell has the seconds of a step, the rate, the hours for a million tokens, and the bytes that a step writes",
         "to drives. The second table of a method has the bottleneck and the memory.",
         "",
-        "- The number in *italics* is **derived**: the rate of a GPU that reaches 15 % of its peak.",
-        "  [Measured shares](#measured-shares) has the step that this share comes from.",
+        "- Numbers in *italics* are **derived**: rate and hours of a GPU that reaches 15 % of its peak.",
+        "  [Measured shares](#measured-shares) has the step that this share comes from, a full one of 1.5B. No GPU has",
+        "  timed a step of LoRA or QLoRA, so their italics rest on full steps alone.",
         "- `600 TB last 3 days`: at the planned rate, a drive rated for 600 TB is worn out after three days of",
         "  training without a pause. Two drives share the bytes, and the figure is for 600 TB of both together.",
+        "- [The smallest GPU memory](gpu-memory.md) has rows of 4,096 and 8,192 tokens, and smaller cards.",
         "- If the base of your adapters fits the GPU, you do not need offload. A trainer without it, such as Unsloth",
         "  or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. The bases of",
         "  all columns fit 80 GiB.",
@@ -339,16 +359,18 @@ def page(rows: list[Row]) -> str:
         "",
         "## Measured shares",
         "",
-        "The table has every step of Spillway that was timed on a GPU, by the median of the counted steps. Weights",
-        "were random. All state outside the GPU was in DRAM.",
+        "The table has every step of Spillway that was timed on a GPU, by the median of the counted steps. Each step",
+        "trained all weights, which were random. All state outside the GPU was in DRAM.",
         "",
         *draw_measured_shares(),
         "",
         "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Its three steps in a GPU's tiles reached",
         f"  {describe_range()} %. The italics take the lowest of them.",
-        "- **The low end.** Steps of 0.5B in a GPU's tiles reached between half of that and nearly all of it. Halve",
-        "  the italics to plan with the lowest.",
-        "- **Tiles of a CPU's size** split a GPU's work too finely. The first day's calls found and corrected this.",
+        f"- **The low end.** Steps of 0.5B in a GPU's tiles reached {describe_small()} %. To be safe, halve the italic",
+        "  rate.",
+        "- **Adapters.** Steps of LoRA and QLoRA have other work: they compute no gradients of the base, and QLoRA",
+        "  decodes NF4. The share that they reach is unknown.",
+        "- **The CPUs' `token_tile`** splits a GPU's work too finely. The first day's calls found and corrected this.",
         "- **Two days.** The step of 1.5B on the H100 had the same setting on both days.",
         f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from needs import lacks, package
 from spillway.cli import VERBS, main
 from spillway.errors import InputError
 from spillway.report import serve
+from spillway.run.gguf import CONVERTERS
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 MULTIMODAL = "gemma-3-4b-it"
@@ -81,7 +83,9 @@ class Sandbox:
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(REPOSITORY / "profiles", place / "profiles")
         model_shapes.write(place, "Qwen2.5-0.5B").rename(place / "Qwen2.5-7B")  # a configuration, no weights
-        (place / "config.yaml").write_text(self.moved(self.readme_configuration()))
+        for name in ("config", "try", "qlora"):  # what the documents copy from recipes
+            (place / f"{name}.yaml").write_text(self.moved(self.readme_configuration()))
+        shutil.copy(place / "rows.jsonl", place / "trial.jsonl")
 
     def readme_configuration(self) -> str:
         (text,) = (block for language, block in blocks(REPOSITORY / "README.md") if language == "yaml")
@@ -95,12 +99,13 @@ class Sandbox:
         for name in ("nvme", "second", "pmem"):
             text = text.replace(f"/mnt/{name}", str(self.place / name))
         text = text.replace("path:/a", f"path:{self.place / 'a'}").replace("path:/b", f"path:{self.place / 'b'}")
+        text = re.sub(r"\bruns/qlora-24gib\b", "runs/adapters", text)
         return re.sub(r"\bOUTPUT_DIR\b|\bruns/(first|try)\b", "runs/first", text)
 
     def words(self, command: str) -> list[str]:
         text = command.replace("...", "").replace("[--key value]", "")
         if "--profile" not in text:  # which takes a configuration without weights
-            text = text.replace("Qwen2.5-7B", "Qwen2.5-1.5B").replace("Qwen2.5-0.5B", "Qwen2.5-1.5B")
+            text = re.sub(r"Qwen2\.5-(0\.5|7|32)B", "Qwen2.5-1.5B", text)
         text = text.replace("--to DIR", "--to exported").replace("--checkpoint DIR", "").replace("CKPT", "")
         return shlex.split(self.moved(text))[1:]
 
@@ -141,10 +146,20 @@ def test_a_command_does_what_the_documents_say(
     for made in ("exported", "merged"):
         shutil.rmtree(sandbox.place / made, ignore_errors=True)
     words = sandbox.words(command)
+    if "--gguf" in words:
+        install_converter(sandbox.place, monkeypatch)
     if "--serve" in words:  # until Ctrl-C
         monkeypatch.setattr(serve.Server, "service_actions", interrupt)
         words += ["--port", "0"]
     assert main(words) == 0
+
+
+def install_converter(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands for llama.cpp's converter: it writes the first bytes of a GGUF file."""
+    converter = place / CONVERTERS[0]
+    converter.write_text('#!/bin/sh\nprintf GGUF >"$3"\n', encoding="utf-8")
+    converter.chmod(0o755)
+    monkeypatch.setenv("PATH", str(place), prepend=os.pathsep)
 
 
 def interrupt(_: serve.Server) -> None:
@@ -171,6 +186,8 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "held_out": [batch],
         "x": torch.ones(4, 8),
     }
+    if '"runs/first"' in block and not re.search(r"\btrain\(", block):  # the block is about a run that has ended
+        assert main(["train", "config.yaml", "--output_dir", "runs/first", "--max_steps", "1"]) == 0
     try:
         exec("import spillway\n" + sandbox.moved(block), names)
     except InputError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from model_directories import model_shapes
 from spillway.cli import main
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "first-gpu-run.md").read_text(encoding="utf-8")
-RECIPE = REPOSITORY / "recipes" / "gpu-24gib.yaml"
+RECIPES = {"try.yaml": "gpu-24gib.yaml", "qlora.yaml": "qlora-24gib.yaml"}  # copies of the page, and their origins
 
 
 def list_plans() -> list[tuple[str, str]]:
@@ -24,9 +25,13 @@ def list_plans() -> list[tuple[str, str]]:
     return [(found[0], after) for found, after in plans if found]
 
 
+def test_page_copies_the_recipes_that_it_plans() -> None:
+    assert dict(re.findall(r"^cp recipes/(\S+) (\S+)$", PAGE, re.M)) == {name: copy for copy, name in RECIPES.items()}
+
+
 def test_page_has_plans_of_three_kinds() -> None:
     commands = [command for command, _ in list_plans()]
-    assert len(commands) == 3 and sum("--load_in_4bit" in command for command in commands) == 1
+    assert len(commands) == 3 and sum("qlora.yaml" in command for command in commands) == 1
 
 
 @pytest.mark.nightly
@@ -35,8 +40,8 @@ def test_plan_prints_the_lines_of_the_page(
     command: str, lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text(RECIPE.read_text(encoding="utf-8"))
-    (tmp_path / "rows.jsonl").write_text('{"text": "Paris is here"}\n')
+    for copy, name in RECIPES.items():
+        shutil.copy(REPOSITORY / "recipes" / name, tmp_path / copy)
     words = shlex.split(command)[1:]
     named = words[words.index("--model") + 1] if "--model" in words else "Qwen/Qwen2.5-7B"
     directory = model_shapes.write(tmp_path, named.partition("/")[2])

@@ -43,7 +43,7 @@ def test_every_machine_and_model_of_the_page_has_a_plan() -> None:
         (FITS | {"states": "int8"}, "26 s, 1,262 tokens/s, 0.22 h, 59 GB written, 600 TB last 3.1 days (8-bit states)"),
         (
             FITS | {"written_bytes_per_step": 0, "tokens_per_second_at_measured_share": 572.4},
-            "26 s, 1,262 tokens/s, *572 at 15 %*, 0.22 h",
+            "26 s, 1,262 tokens/s, *572 at 15 %*, 0.22 h, *0.49 h at 15 %*",
         ),
         (FITS | {"written_bytes_per_step": 0}, "26 s, 1,262 tokens/s, 0.22 h"),
         ({"fits": False}, "does not fit"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,6 +24,9 @@ from real_runs import apart, inputs
 from spillway.config.keys import KEYS
 from spillway.config.objectives import OBJECTIVES
 from spillway.output.records import rows
+
+sys.path.insert(0, str(REPOSITORY / "bench"))
+import machines  # noqa: E402
 
 RECIPES = REPOSITORY / "recipes"
 SIMULATED = ("--device", "simulated", "--gpu_memory", "512MiB", "--dram_budget", "4GiB")
@@ -53,9 +57,15 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def list_storage(content: dict[str, Any]) -> list[str]:
+    """Storage paths of a recipe; none where everything fits in memory."""
+    storage = content.get("storage", [])
+    return storage if isinstance(storage, list) else [storage]
+
+
 def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
     content = yaml.safe_load(recipe.read_text())
-    asked = content["storage"] if isinstance(content["storage"], list) else [content["storage"]]
+    asked = list_storage(content)
     data = DATA.get(content.get("objective"), "train.jsonl")
     storage = []
     for number, words in enumerate(asked):
@@ -73,7 +83,7 @@ def command(given: Path, place: Path, recipe: Path, *more: str) -> list[str]:
 
 def test_the_folder_has_what_its_readme_lists() -> None:
     page = (RECIPES / "README.md").read_text()
-    assert len(FILES) == 16
+    assert len(FILES) == 17
     for path in RECIPES.iterdir():
         assert path.name == "README.md" or f"]({path.name})" in page, path
 
@@ -89,17 +99,28 @@ def test_a_recipe_trains(given: Path, tmp_path: Path, recipe: Path) -> None:
     assert content.keys() <= KEYS.keys()
     if content.get("method") == "lora":
         package("peft", "adapters")
-    process = apart("-m", "spillway", *command(given, tmp_path, recipe, "--placement", "path", "--max_steps", "2"))
+    paths = len(list_storage(content))
+    keys = ("--placement", "path", "--max_steps", "2") if paths else ("--max_steps", "2")
+    process = apart("-m", "spillway", *command(given, tmp_path, recipe, *keys))
     out, errors = process.communicate()
     assert process.returncode == 0, out + errors
     run = tmp_path / "run"
     assert len(list(rows(run / "metrics.jsonl"))) == 2
     plan = json.loads((run / "plan.json").read_text())
-    paths = [tier["name"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
-    assert len(paths) == (2 if isinstance(content["storage"], list) else 1) and plan["durability"] == "step"
+    assert len([tier for tier in plan["tiers"] if tier["name"].startswith("path:")]) == paths
+    assert plan["durability"] == ("step" if paths else "none")
     assert "device" not in content or any(tier["name"] == "device" for tier in plan["tiers"])
     weights = "adapter_model.safetensors" if content.get("method") == "lora" else "model.safetensors"
     assert (run / weights).is_file()
+
+
+def test_qlora_recipe_has_the_keys_of_its_planned_step() -> None:
+    """docs/how-to/first-gpu-run.md has the time of machines.json for this recipe."""
+    content = yaml.safe_load((RECIPES / "qlora-24gib.yaml").read_text())
+    planned = machines.ROWS | machines.METHODS["QLoRA"]
+    assert {key: content[key] for key in planned} == planned
+    assert content["gpu_memory"] == "24GiB" and content["model"] == "Qwen/Qwen2.5-7B"
+    assert not content.keys() & {"dram_budget", "storage", "placement", "lora_dropout", "pass_tokens", "token_tile"}
 
 
 @pytest.mark.nightly

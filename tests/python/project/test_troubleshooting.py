@@ -15,7 +15,8 @@ import real_runs
 from folders import REPOSITORY
 from needs import lacks
 from real_runs import here, storage_in
-from spillway.cli import main
+from spillway.base.calls import translated
+from spillway.cli import command, main
 
 PAGE = REPOSITORY / "docs" / "how-to" / "troubleshooting.md"
 GAP = "\0"  # what the program fills in
@@ -59,6 +60,13 @@ def read_engine() -> list[str]:
         text = re.sub(r'"\s*\n\s*"', "", file.read_text(encoding="utf-8"))
         out.append(GAP.join(LITERAL.findall(text)))
     return out
+
+
+def read_cuda_rows() -> dict[str, tuple[str, int]]:
+    """Of the table about CUDA: words of CUDA, with Spillway's line and exit code."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Messages of CUDA\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| `([^`]+)` \| (\d) \|", section, re.M)
+    return {words: (line, int(code)) for words, line, code in rows}
 
 
 def has_source(message: str) -> bool:
@@ -165,3 +173,37 @@ def test_run_that_exists_is_told(inputs: Path, tmp_path: Path, capfd: pytest.Cap
     assert "damaged: " in "".join(capfd.readouterr())
     assert main(["resume", str(tmp_path / "gone")]) == 2
     assert "...: ... holds no run (there is no ...)" in print_matching(2, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("words", read_cuda_rows())
+def test_line_about_cuda_has_a_source(words: str) -> None:
+    line, _ = read_cuda_rows()[words]
+    assert all(map(has_source, fixed_words(line)))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("CUDA out of memory", torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+        (
+            "an illegal memory access was encountered, from PyTorch",
+            RuntimeError("CUDA error: an illegal memory access was encountered"),
+        ),
+        (
+            "CUDA_ERROR_ILLEGAL_ADDRESS, from the engine",
+            OSError("the GPU failed in cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access"),
+        ),
+    ],
+)
+def test_error_of_cuda_ends_the_command_as_the_page_says(
+    words: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        with translated():
+            raise error
+
+    monkeypatch.setattr(command, "dispatch", fail)
+    line, code = read_cuda_rows()[words]
+    assert main(["train", "config.yaml"]) == code
+    said = capfd.readouterr().err
+    assert re.search(".*".join(map(re.escape, fixed_words(line))), said, re.S) and str(error)[:40] in said
