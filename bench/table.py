@@ -82,8 +82,8 @@ def others() -> list[str]:
 
 
 def page() -> str:
-    links = ", ".join(f"[{name}]({name})" for name in others())
-    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these: {links}.\n"
+    links = "\n".join(f"- [{name}]({name})" for name in others())
+    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these files:\n\n{links}\n"
 
 
 def main() -> int:
