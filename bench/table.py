@@ -82,8 +82,10 @@ def others() -> list[str]:
 
 
 def page() -> str:
-    links = ", ".join(f"[{name}]({name})" for name in others())
-    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these: {links}.\n"
+    plots = [name for name in others() if name.endswith(".png")]
+    files = [name for name in others() if name not in plots]
+    links, images = (", ".join(f"[{name}]({name})" for name in names) for names in (files, plots))
+    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these: {links}.\n\nPlots: {images}.\n"
 
 
 def main() -> int:
