@@ -75,8 +75,8 @@ TEST(Settings, WritesOfABlockDeviceCountAsFastAsItsReads) {
       {.read_bytes_per_second = 4e9}, {.read_bytes_per_second = 3e9, .write_bytes_per_second = 1e9}, {}};
   const auto rates = make_rates(settings);
   EXPECT_EQ(rates.paths[0].write, 4e9) << "nobody may write to it before it is erased";
-  EXPECT_EQ(rates.paths[0].mixed, 4e9) << "both directions share the time";
-  EXPECT_EQ(rates.paths[1].mixed, 1.5e9);
+  EXPECT_DOUBLE_EQ(rates.paths[0].mixed, 4e9) << "both directions share the time";
+  EXPECT_DOUBLE_EQ(rates.paths[1].mixed, 1.5e9);
   EXPECT_EQ(rates.paths[2].write, 0) << "of a path without a measurement nothing is known";
 }
 
