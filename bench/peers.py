@@ -270,7 +270,8 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
     elif arguments.device != "cpu" and arguments.stage == 3:
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     if arguments.storage:
-        zero |= {"stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000}
+        if arguments.device == "cpu":  # so that it takes little memory there; GPUs have DeepSpeed's defaults
+            zero |= {"stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000}
         zero["offload_optimizer"] = {
             "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": arguments.buffers,
             "fast_init": False, "pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline,
