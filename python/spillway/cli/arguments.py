@@ -37,13 +37,14 @@ class Arguments:
             raise InputError(f"{verb}: expects the output_dir of a run: spillway {verb} OUTPUT_DIR [--key value ...]")
         return str(place)
 
-    def parse_stored_run(self, verb: str) -> Arguments:
-        """The arguments for an existing run, in OUTPUT_DIR or --output_dir. Its config.yaml has the other keys."""
+    def parse_stored_run(self, verb: str, *, reads_keys: bool = True) -> Arguments:
+        """The arguments for an existing run, in OUTPUT_DIR or --output_dir. Its config.yaml has the other keys.
+        InputError for a damaged one, unless the verb needs none of its keys."""
         place = self.find_stored_place(verb)
         file = Path(place, "config.yaml")
         if not file.is_file():
             raise InputError(f"{verb}: {place} holds no run (there is no {file})")
-        if read_file(file).get("model") is None and "model" not in self.values:
+        if reads_keys and "model" not in self.values and read_file(file).get("model") is None:
             raise InputError(f"{verb}: {file} names no model, so it is not as a run wrote it; put back a copy of it")
         return Arguments([str(file)], {"output_dir": str(place), **self.values}, self.options, self.named)
 

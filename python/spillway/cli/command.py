@@ -168,7 +168,7 @@ def report(arguments: Arguments) -> int:
         return serve_report(arguments)
     if given := sorted(arguments.named.keys() & {"host", "port"}):
         raise InputError(f"{given[0]}: it belongs to --serve: spillway report OUTPUT_DIR --serve")
-    run = arguments.parse_stored_run("report")
+    run = arguments.parse_stored_run("report", reads_keys=False)
     quiet_libraries()
     from spillway import report as reports
 

@@ -135,7 +135,7 @@ def test_another_trainers_value_of_a_shared_name_is_refused_unless_a_directory_h
     refusal = f"adapter: Spillway does not take the value {value} of Axolotl: {METHODS}"
     assert refusal in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / value).mkdir()
-    assert resolve({"adapter": value}, {}).lora_adapter == value
+    assert resolve({"adapter": value}, {}).lora_adapter == str(tmp_path / value)
 
 
 def test_names_with_other_values_elsewhere_are_names_of_ours() -> None:
