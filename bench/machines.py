@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +311,11 @@ def draw_table(known: dict[Cell, Row], method: str, describe: Callable[[Row], st
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def draw_method(method: str, first: Iterable[str], between: str, second: Iterable[str]) -> list[str]:
+    """The section of a method: two tables, and the sentence between them."""
+    return [f"## {method[0].upper() + method[1:]}", "", *first, "", between, "", *second, ""]
+
+
 def page(rows: list[Row]) -> str:
     known = {cell_of(row): row for row in rows}
     smaller = any(row["states"] != "exact" for row in rows)
@@ -379,26 +384,26 @@ def page(rows: list[Row]) -> str:
         "",
     ]
     for method in METHODS:
-        parts += [
-            f"## {method[0].upper() + method[1:]}",
-            "",
-            *draw_table(known, method, words_of),
-            "",
-            "The bottleneck of each step, and its planned peaks of GPU memory and DRAM:",
-            "",
-            *draw_table(known, method, describe_limits),
-            "",
-        ]
+        limits = "The bottleneck of each step, and its planned peaks of GPU memory and DRAM:"
+        parts += draw_method(
+            method, draw_table(known, method, words_of), limits, draw_table(known, method, describe_limits)
+        )
     parts += ["Made by `bench/machines.py` from [`machines.json`](../bench/results/machines.json).", ""]
     return "\n".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of a program that plans models and writes their page."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("plan", "page"))
-    parser.add_argument("--machine", nargs="+", choices=tuple(MACHINES), default=list(MACHINES))
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--jobs", type=int, default=2)
+    return parser
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--machine", nargs="+", choices=tuple(MACHINES), default=list(MACHINES))
     arguments = parser.parse_args()
     if arguments.what == "plan":
         plan_all(arguments)

@@ -208,27 +208,16 @@ def page(rows: list[Row]) -> str:
         "",
     ]
     for method in METHODS:
-        parts += [
-            f"## {method[0].upper() + method[1:]}",
-            "",
-            *draw_sizes(known, method),
-            "",
-            "Seconds of a step, by `gpu_memory` and by tokens in a row:",
-            "",
-            *draw_times(known, method),
-            "",
-        ]
+        times = "Seconds of a step, by `gpu_memory` and by tokens in a row:"
+        parts += machines.draw_method(method, draw_sizes(known, method), times, draw_times(known, method))
     parts += ["Made by `bench/smallest.py` from [`smallest.json`](../bench/results/smallest.json).", ""]
     return "\n".join(parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("plan", "page"))
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser = machines.make_parser(__doc__)
     parser.add_argument("--method", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     parser.add_argument("--length", nargs="+", type=int, choices=LENGTHS, default=list(LENGTHS))
-    parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.what == "plan":
         plan_all(arguments)

@@ -64,6 +64,13 @@ def resume(arguments: Arguments) -> int:
     return train(Arguments(run.positional, {"resume_from_checkpoint": True, **run.values}))
 
 
+def print_note(text: str) -> None:
+    """Prints a notice beside the product of a verb."""
+    from rich.console import Console
+
+    Console(highlight=False, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
+
+
 def plan(arguments: Arguments) -> int:
     from rich.console import Console
 
@@ -79,7 +86,7 @@ def plan(arguments: Arguments) -> int:
     from spillway.report.tables import show_plan
     from spillway.run.train import plan_config
 
-    console, notes = Console(highlight=False), Console(highlight=False, stderr=True)
+    console = Console(highlight=False)
     as_json = "json" in arguments.options
 
     def show(content: dict[str, object]) -> None:
@@ -93,7 +100,7 @@ def plan(arguments: Arguments) -> int:
 
     def tell(text: str) -> None:
         stages.clear()
-        notes.print(f"note: {text}", markup=False, soft_wrap=True)
+        print_note(text)
 
     try:
         with stages.shown():
@@ -133,12 +140,7 @@ def check(arguments: Arguments) -> int:
     given = arguments.named.get("layers")
     if given is not None and not given.isdigit():
         raise InputError(f"layers: got {given!r}, expects a whole number, 1 or more")
-    notes = Console(highlight=False, stderr=True)
-    found = compare(
-        config,
-        None if given is None else int(given),
-        lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True),
-    )
+    found = compare(config, None if given is None else int(given), print_note)
     show_comparison(Console(highlight=False), found)
     return 0 if found.equal else 1
 
@@ -154,8 +156,7 @@ def rows(arguments: Arguments) -> int:
     from spillway.cli.row_tables import show
     from spillway.run.rows import show_rows
 
-    notes = Console(highlight=False, stderr=True)
-    shown = show_rows(config, int(given), lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True))
+    shown = show_rows(config, int(given), print_note)
     if "json" in arguments.options:
         sys.stdout.write(json.dumps(shown.to_json()) + "\n")
     else:

@@ -22,7 +22,7 @@ def show(console: Console, found: ShownRows) -> None:
     console.print(f"The text between {TRAINED[0]} and {TRAINED[1]} carries loss.")
     console.print(
         f"{found.source}: {counted(counts.rows, 'row')} with {counted(counts.tokens, 'token')}. Loss on "
-        f"{counts.trained} of them. The longest row has {counted(counts.longest, 'token')}.",
+        f"{counts.loss_tokens} of them. The longest row has {counted(counts.longest, 'token')}.",
         markup=False,
         soft_wrap=True,
     )

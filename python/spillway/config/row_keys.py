@@ -5,6 +5,7 @@ from __future__ import annotations
 from spillway.config.key import Key
 from spillway.config.values import FLAG, TEXT, choice, whole
 
+LINES, ALPACA, CHAT = TEMPLATES = ("lines", "alpaca", "chat")  # values of `prompt_template`
 ROWS = [
     Key(
         "dataset",
@@ -25,8 +26,8 @@ ROWS = [
     Key("messages_field", TEXT, None, "column with the messages", "found by name"),
     Key(
         "prompt_template",
-        choice("lines", "alpaca", "chat"),
-        "lines",
+        choice(*TEMPLATES),
+        LINES,
         "prompt of rows with `instruction`, `input` and `output`: the texts as `lines`, the prompt of `alpaca`, or "
         "turns of the `chat` template",
     ),

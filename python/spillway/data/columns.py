@@ -9,17 +9,10 @@ from typing import Any
 from spillway.config import Config
 from spillway.config.objective_keys import join
 from spillway.config.objectives import ANSWERS, GROUP, JUDGED, PAIR
+from spillway.config.row_keys import ALPACA, CHAT, LINES
 from spillway.data.files import Record
 from spillway.data.groups import IDS, Group, read_group
-from spillway.data.instructions import (
-    ALPACA,
-    CHAT,
-    LINES,
-    read_as_chat,
-    read_history,
-    read_optional,
-    write_alpaca_prompt,
-)
+from spillway.data.instructions import read_as_chat, read_history, read_optional, write_alpaca_prompt
 from spillway.data.labels import LabelColumns, Labelled
 from spillway.data.turns import (
     OPTION_COLUMNS,
@@ -189,11 +182,11 @@ def by_name(record: Record, template: str = LINES) -> Columns:
     )
 
 
-def write_with(columns: Columns, template: str, where: str = "") -> Columns:
+def write_with(columns: Columns, template: str, where: str) -> Columns:
     """The columns with the template of their prompt. InputError where they have no instruction."""
     if template != LINES and columns.context != ALPACA_CONTEXT:
         raise InputError(
-            f"prompt_template: {template} is for rows with instruction and output, and {where or 'the data'} has "
+            f"prompt_template: {template} is for rows with instruction and output, and {where} has "
             f"{join(columns.names)}; leave it out"
         )
     return replace(columns, template=template)

@@ -6,7 +6,6 @@ from spillway.data.files import Record
 from spillway.data.turns import Messages, read_column_text
 from spillway.errors import InputError
 
-LINES, ALPACA, CHAT = TEMPLATES = ("lines", "alpaca", "chat")  # values of the key `prompt_template`
 # The prompt of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca), which Axolotl's `type: alpaca` and
 # LLaMA-Factory's `template: alpaca` write, too.
 REQUEST = "Write a response that appropriately completes the request."
@@ -49,9 +48,8 @@ def write_alpaca_prompt(record: Record) -> str:
 def read_as_chat(record: Record) -> Messages:
     """The row as a conversation: history, then instruction and input in one turn of the user, then the output."""
     system, given = read_optional(record, "system"), read_optional(record, "input")
-    pairs = [*read_history(record)]
     asked = "\n".join(text for text in (read_column_text(record, "instruction"), given) if text)
     turns = [{"role": "system", "content": system}] if system else []
-    for question, answer in [*pairs, [asked, read_column_text(record, "output")]]:
+    for question, answer in [*read_history(record), [asked, read_column_text(record, "output")]]:
         turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return Messages(record.where, turns)

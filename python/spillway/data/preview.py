@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-IGNORED = -100  # PyTorch's label of a token without loss
+from spillway.data.labels import IGNORED
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Part:
     targets: Any = None  # the labels of a classification
 
     @property
-    def trained(self) -> int:
+    def loss_tokens(self) -> int:
         """The number of tokens that carry loss. Nothing stands before the first one, so it carries none."""
         return sum(self.labelled[1:])
 
@@ -55,36 +55,31 @@ class Preview:
     rows: int = 0
     sequences: int = 0
     tokens: int = 0
-    trained: int = 0
+    loss_tokens: int = 0
     longest: int = 0
     cut: int = 0  # sequences that are longer than `length`
 
     def clear(self) -> None:
         """Forgets what it took: another template encodes the rows again."""
         self.parts.clear()
-        self.rows = self.sequences = self.tokens = self.trained = self.longest = self.cut = 0
+        self.rows = self.sequences = self.tokens = self.loss_tokens = self.longest = self.cut = 0
 
     def add(self, where: str, encoded: Sequence[Any], names: Sequence[str]) -> None:
         """Takes a row of one or more `encoded` sequences (`ids`; `labelled` or `targets`) and their names."""
         self.rows += 1
+        self.sequences += len(encoded)
         for name, each in zip(names, encoded, strict=True):
-            part = self.make_part(where, name, each)
-            self.sequences += 1
-            self.tokens += len(part.ids) + (0 if self.cuts else part.more)
-            self.trained += part.trained if self.cuts else sum(getattr(each, "labelled", ())[1:])
-            self.longest = max(self.longest, len(part.ids) + part.more)
-            self.cut += self.cuts and part.more > 0
+            size = len(each.ids)
+            end = min(size, self.length) if self.cuts else size
+            self.tokens += end
+            self.loss_tokens += sum(getattr(each, "labelled", ())[1:end])
+            self.longest = max(self.longest, size)
+            self.cut += size > end
             if self.rows <= self.count:
-                self.parts.append(part)
+                self.parts.append(self.make_part(where, name, each))
 
     def make_part(self, where: str, name: str, encoded: Any) -> Part:
-        kept = min(self.length, len(encoded.ids))
-        flags = [False] * kept if getattr(encoded, "labelled", None) is None else list(encoded.labelled)[:kept]
-        return Part(
-            where,
-            name,
-            tuple(map(int, encoded.ids[:kept])),
-            tuple(map(bool, flags)),
-            len(encoded.ids) - kept,
-            getattr(encoded, "targets", None),
-        )
+        ids = tuple(map(int, encoded.ids[: self.length]))
+        labelled = getattr(encoded, "labelled", [False] * len(ids))[: self.length]
+        more = len(encoded.ids) - len(ids)
+        return Part(where, name, ids, tuple(map(bool, labelled)), more, getattr(encoded, "targets", None))

@@ -178,7 +178,7 @@ def without_dropout(model: torch.nn.Module) -> None:
 
 def require_weights(directory: Path) -> None:
     """InputError when there is nothing to load, before anything is measured."""
-    names = ("model.safetensors", "model.safetensors.index.json")
+    names = (hub.SINGLE, hub.INDEX)
     if any((directory / name).exists() for name in names):
         return
     for name in names:
@@ -186,4 +186,4 @@ def require_weights(directory: Path) -> None:
             raise InputError(f"{directory}: there is no {name}{link}")
     others = [path.name for path in sorted(directory.glob("*.bin"))]
     hint = f"; {others[0]} is there: save it as safetensors first" if others else ""
-    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{hint}")
+    raise InputError(f"{directory}: no {' and no '.join(names)}{hint}")

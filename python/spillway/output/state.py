@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.base.documents import read_json
 from spillway.base.files import PRIVATE, write_json
@@ -14,17 +14,16 @@ from spillway.base.sums import Mean
 from spillway.config import Config, methods
 from spillway.config.keys import KEYS
 from spillway.config.objectives import OWN_KEYS
-from spillway.data.dataset import Dataset
 from spillway.data.origins import ROWS, TEMPLATE, TOKENIZER
-from spillway.data.preferences import Preferences
-from spillway.data.prompts import Prompts
 from spillway.errors import InputError, other_format
 from spillway.model.source import hub
 from spillway.output import saved
 from spillway.output.directory import RUN_STATE
 from spillway.output.records import is_number
 
-Rows = Dataset | Preferences | Prompts
+if TYPE_CHECKING:
+    from spillway.data.loading import Rows
+
 FORMAT = 2
 ORIGINS, STARTED = "origins", "started"  # in `fixed`: digests of the rows' inputs, and the start of the run
 LISTED = 1  # the format in which the losses were a list

@@ -105,7 +105,7 @@ class ShownRows:
             "rows": counts.rows,
             "sequences": counts.sequences,
             "tokens": counts.tokens,
-            "trained_tokens": counts.trained,
+            "trained_tokens": counts.loss_tokens,
             "longest": counts.longest,
             "longer_than_max_length": counts.cut,
             "left_out": self.left_out,
@@ -117,7 +117,7 @@ class ShownRows:
 def make_title(part: Part, cuts: bool) -> str:
     name = f" ({part.name})" if part.name else ""
     more = f", {part.more} more {'are cut' if cuts else 'follow'}" if part.more else ""
-    return f"{part.where}{name}: {counted(len(part.ids), 'token')}, loss on {part.trained}{more}"
+    return f"{part.where}{name}: {counted(len(part.ids), 'token')}, loss on {part.loss_tokens}{more}"
 
 
 def describe_part(part: Part, tokenizer: Any) -> dict[str, Any]:

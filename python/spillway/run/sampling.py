@@ -73,7 +73,7 @@ class Sampler:
 
     @cached_property
     def settings(self) -> Any:
-        """As TRL's GRPOTrainer samples."""
+        """The settings of TRL's GRPOTrainer."""
         from transformers import GenerationConfig
 
         config, tokenizer = self.config, self.tokenizer

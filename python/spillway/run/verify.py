@@ -23,10 +23,8 @@ def verify(config: Config, say: Say) -> bool:
     damage in a line, then what was read. True: all of what was read is well."""
     run = stored(config)
     places = [path for _, path in directory.checkpoints(run.output_dir)] + [run.output_dir]
-    unread = {place: words for place in places if (words := describe_unread_list(place))}
-    rest = [place for place in places if place not in unread]
-    places_with_digests = [place for place in rest if saved.read_list(place) is not None]
-    for words in unread.values():
+    places_with_digests, bare, unread = sort_by_digests(places)
+    for words in unread:
         say(f"damaged: {words}")
     if not run.volumes() and not places_with_digests and not unread:
         raise InputError(
@@ -35,18 +33,23 @@ def verify(config: Config, say: Say) -> bool:
         )
     well = [try_volumes(run, say)] if run.volumes() else [tell_missing_volumes(run, say)]
     well += [verify_files(place, say) for place in places_with_digests]
-    if bare := [place.name for place in rest if place not in (*places_with_digests, run.output_dir)]:
-        say(f"not verified: {', '.join(bare)}, without digests ({saved.FILES})")
+    if names := [place.name for place in bare if place != run.output_dir]:
+        say(f"not verified: {', '.join(names)}, without digests ({saved.FILES})")
     return all(well) and not unread
 
 
-def describe_unread_list(place: Path) -> str:
-    """A sentence about a list of digests that cannot be read; empty for one that can, and for none."""
-    try:
-        saved.read_list(place)
-    except InputError as error:
-        return str(error)
-    return ""
+def sort_by_digests(places: list[Path]) -> tuple[list[Path], list[Path], list[str]]:
+    """The places that have a list of digests, those that have none, and a sentence about each list that cannot be
+    read."""
+    have: list[Path] = []
+    bare: list[Path] = []
+    unread: list[str] = []
+    for place in places:
+        try:
+            (bare if saved.read_list(place) is None else have).append(place)
+        except InputError as error:
+            unread.append(str(error))
+    return have, bare, unread
 
 
 def tell_missing_volumes(run: StoredRun, say: Say) -> bool:

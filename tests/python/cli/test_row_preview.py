@@ -14,7 +14,7 @@ from real_runs import names
 from spillway.cli import main
 from spillway.config import resolve
 from spillway.data import loading
-from spillway.data.preview import IGNORED
+from spillway.data.labels import IGNORED
 
 ASK, ANSWER = {"role": "user", "content": "Who opens the gate?"}, {"role": "assistant", "content": "He counted."}
 FORMS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {

@@ -159,7 +159,7 @@ def test_a_command_does_what_the_documents_say(
 
 
 def install_converter(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands for llama.cpp's converter: it writes the first bytes of a GGUF file."""
+    """A stand-in for llama.cpp's converter: it writes the first bytes of a GGUF file."""
     converter = place / CONVERTERS[0]
     converter.write_text('#!/bin/sh\nprintf GGUF >"$3"\n', encoding="utf-8")
     converter.chmod(0o755)

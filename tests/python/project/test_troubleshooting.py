@@ -63,7 +63,7 @@ def read_engine() -> list[str]:
 
 
 def read_cuda_rows() -> dict[str, tuple[str, int]]:
-    """Of the table about CUDA: words of CUDA, with Spillway's line and exit code."""
+    """Rows of the table about CUDA: its words, with Spillway's line and exit code."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## Messages of CUDA\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| `([^`]+)` \| (\d) \|", section, re.M)
     return {words: (line, int(code)) for words, line, code in rows}
