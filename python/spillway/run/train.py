@@ -239,7 +239,9 @@ class Training:
 
     def already_complete(self, work: Work, resume: Path) -> dict[str, Any]:
         output_dir = self.output_dir
-        self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {resume}.")
+        done, asked = self.state.step, work.steps
+        past = f" The configuration asks for {asked}." if done > asked else ""
+        self.display.say(f"The run is complete: step {done} of {max(done, asked)} is in {resume}.{past}")
         if self.world.agreed(lambda: resume.resolve().parent == output_dir.resolve()):
             self.end_again(output_dir, resume)
         try:

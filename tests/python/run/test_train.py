@@ -192,6 +192,9 @@ def test_a_finished_run_has_nothing_to_resume(run: Run, out: Path, capsys: pytes
     assert run(verb="resume") == 0
     assert len(FakeSession.opened) == 1
     assert "The run is complete: step 12 of 12" in capsys.readouterr().out
+    assert run("--max_steps", "3", verb="resume") == 0
+    said = capsys.readouterr().out
+    assert f"The run is complete: step 12 of 12 is in {out / 'checkpoint-12'}. The configuration asks for 3." in said
     assert final(out) == (out / "checkpoint-12" / "model.safetensors").read_bytes()
 
 
