@@ -21,6 +21,47 @@ Catalog::Catalog(const JournalSpec& spec)
   }
 }
 
+void Catalog::adopt_snapshot(const RecoveredObject& snapshot) {
+  const StoredObject& stored = snapshot.stored;
+  if (spec_.chunks[stored.object].elsewhere) return;
+  Version* version = find(stored.object, stored.pieces);
+  if (version == nullptr) version = make(stored.version, snapshot.generation, stored.pieces);
+  version->live = true;
+  version->generation = snapshot.generation;
+  version->slot = snapshot.slot;
+  version->recorded = true;
+  chunks[stored.object].trusted = version;
+}
+
+void Catalog::adopt(const Recovered& recovered) {
+  for (const RecoveredObject& snapshot : recovered.snapshots) adopt_snapshot(snapshot);
+  for (const RecoveredObject& gradient : recovered.gradients) {
+    const StoredObject& stored = gradient.stored;
+    Version* version = make(stored.version, gradient.generation, stored.pieces);
+    version->slot = gradient.slot;
+    version->recorded = true;
+    gradients[stored.object].held.push_back(version);
+  }
+}
+
+void Catalog::take_back(std::uint32_t chunk, const StoredObject& snapshot, std::uint32_t generation) {
+  if (spec_.chunks[chunk].elsewhere) return;
+  Chunk& c = chunks[chunk];
+  Version* version = find(chunk, snapshot.pieces);
+  if (version == nullptr) version = make(snapshot.version, generation, snapshot.pieces);
+  const std::uint32_t trusted_slot = c.trusted == nullptr ? 1 : c.trusted->slot;
+  if (version == c.trusted) {
+    // Its old record counts until the new line has begun; the places stay.
+    c.trusted = make(version->version, version->generation, {});
+    c.trusted->slot = trusted_slot;
+  }
+  version->live = true;
+  version->recorded = false;
+  version->generation = generation;
+  version->slot = 1 - trusted_slot;
+  c.recording = version;
+}
+
 Version* Catalog::make(std::uint64_t version, std::uint32_t generation, std::span<const Piece> pieces) {
   if (spare_.empty()) {
     all_.push_back(std::make_unique<Version>());
@@ -91,6 +132,12 @@ void Catalog::drop_gradient(std::uint32_t gradient, std::uint64_t version) {
   drop(gradient, [&](const Version& v) { return v.version == version; });
 }
 
+void Catalog::drop_unused_gradients(const Commit& commit) {
+  for (std::uint32_t g = 0; g < gradients.size(); ++g) {
+    if (!commit.used(g)) drop_gradient(g, commit.step);
+  }
+}
+
 void Catalog::drop_gradients_but_of(std::uint32_t generation) {
   for (std::uint32_t g = 0; g < gradients.size(); ++g) {
     drop(g, [&](const Version& v) { return v.generation != generation; });
@@ -156,6 +203,18 @@ Version* Catalog::find(std::uint32_t chunk, std::span<const Piece> pieces) const
     if (it != list->end()) return *it;
   }
   return nullptr;
+}
+
+void Catalog::pin(const Manifest& manifest) {
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    if (!snapshot.pieces.empty()) pin(snapshot.object, snapshot.version, snapshot.pieces);
+  }
+}
+
+void Catalog::unpin(const Manifest& manifest) {
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    if (!snapshot.pieces.empty()) unpin(snapshot.object, snapshot.pieces);
+  }
 }
 
 void Catalog::pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {

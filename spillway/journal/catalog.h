@@ -10,6 +10,7 @@
 #include "spillway/journal/flushes.h"
 #include "spillway/journal/journal_spec.h"
 #include "spillway/journal/piece.h"
+#include "spillway/journal/recovery.h"
 
 namespace spillway::journal {
 
@@ -51,6 +52,11 @@ class Catalog {
   std::vector<Chunk> chunks;
   std::vector<Gradient> gradients;
 
+  /// Versions that a run left and that it goes on from.
+  void adopt(const Recovered& recovered);
+  /// The snapshot of a checkpoint becomes the one that is to count, with a record of `generation` that is to come.
+  void take_back(std::uint32_t chunk, const StoredObject& snapshot, std::uint32_t generation);
+
   [[nodiscard]] Version* make(std::uint64_t version, std::uint32_t generation, std::span<const Piece> pieces);
   /// The run does not need the version any more.
   void retire(Version* version);
@@ -63,6 +69,8 @@ class Catalog {
   void drop_written_before(std::uint32_t chunk, std::uint64_t version);
   /// Retires one version of a gradient, if it is held.
   void drop_gradient(std::uint32_t gradient, std::uint64_t version);
+  /// Retires gradients of the step that its update did not use: replay does without them.
+  void drop_unused_gradients(const Commit& commit);
   /// Retires the gradients that other generations wrote.
   void drop_gradients_but_of(std::uint32_t generation);
 
@@ -79,9 +87,11 @@ class Catalog {
   /// The gradients of this step and earlier ones are not needed.
   [[nodiscard]] std::uint64_t floor(std::uint32_t gradient) const;
 
-  /// A checkpoint holds the snapshot of a chunk with these pieces, whether the run knows it or not.
+  /// A checkpoint holds its snapshots, whether the run knows them or not.
+  void pin(const Manifest& manifest);
   void pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// A checkpoint gives up a snapshot that is pinned.
+  /// A checkpoint gives up its snapshots, which are pinned.
+  void unpin(const Manifest& manifest);
   void unpin(std::uint32_t chunk, std::span<const Piece> pieces);
   /// The version with these pieces; null when there is none.
   [[nodiscard]] Version* find(std::uint32_t chunk, std::span<const Piece> pieces) const;
@@ -91,6 +101,7 @@ class Catalog {
   void recycle(Version* version) noexcept { spare_.push_back(version); }
 
  private:
+  void adopt_snapshot(const RecoveredObject& snapshot);
   void settle(Version* version);
   template <class Which>
   void drop(std::uint32_t gradient, const Which& which);

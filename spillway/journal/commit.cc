@@ -132,6 +132,18 @@ void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed) {
   });
 }
 
+Commit make_commit(const JournalSpec& spec, const CommitRequest& request) {
+  Commit out;
+  out.step = request.step;
+  out.skipped = request.skipped;
+  out.rank = spec.rank;
+  out.world = spec.world;
+  out.line = spec.line;
+  if (!request.update.empty()) out.update.assign(request.update.begin(), request.update.end());
+  out.payload.assign(request.payload.begin(), request.payload.end());
+  return out;
+}
+
 std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed) {
   std::vector<Ancestor> out = last.ancestors;
   // Restarts that got no further than the one before are one entry, however many there are.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/journal/journal_spec.h"
 #include "spillway/journal/record.h"
 
 namespace spillway::journal {
@@ -51,6 +52,20 @@ struct Commit {
   [[nodiscard]] bool in_line(std::uint32_t of, std::uint64_t version) const noexcept;
   friend bool operator==(const Commit&, const Commit&) = default;
 };
+
+/// The end of a step, as the journal's caller tells it.
+struct CommitRequest {
+  std::uint64_t step = 0;  ///< larger than that of the request before
+  /// The last step before it that changed something, where that is later than all the journal was told of.
+  std::uint64_t previous = 0;
+  bool skipped = false;                    ///< the step changed nothing; `gradients` do not count
+  std::span<const std::byte> update = {};  ///< at least kUpdateBytes; none: zeros
+  std::span<const std::byte> payload = {};
+  std::span<const std::uint32_t> gradients = {};  ///< those that the update uses
+};
+
+/// Its commit, without generation and line of steps.
+[[nodiscard]] Commit make_commit(const JournalSpec& spec, const CommitRequest& request);
 
 /// What ancestors are still needed for: records of version `oldest` or later, and those of some generations whatever
 /// their version (of constant snapshots).
