@@ -1,6 +1,7 @@
 #include "spillway/state/layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -51,6 +52,11 @@ void check_form(const TensorSpec& spec, BlockRole role, ComputeType type) {
 std::uint64_t alignment_of(const TensorSpec& spec, ComputeType type, std::uint64_t alignment) {
   const auto apart = spec.apart ? granule_values(spec.form, type) : 1;
   return std::lcm(std::lcm(alignment, packing_of(spec.form, type).values), apart);
+}
+
+/// Places where objects of a tensor begin, or what comes behind it does.
+std::uint64_t bounds_of_objects(const TensorSpec& spec) {
+  return spec.apart ? spec.pieces + 1 : 0;
 }
 
 void check_pieces(const Tensor& tensor, ComputeType type) {
@@ -105,6 +111,7 @@ Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_element
 }
 
 Block& Layout::add_block(const BlockSpec& spec) {
+  objects_.clear();
   blocks_.push_back({.name = spec.name,
                      .role = spec.role,
                      .first_tensor = tensors_.size(),
@@ -187,7 +194,6 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Training trainin
 
 void Layout::add_layer(const BlockSpec& spec) {
   layers_.push_back(blocks_.size());
-  objects_.clear();
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto training : kTrainings) {
@@ -211,7 +217,7 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
     values = round_up(values, alignment);
     tensor.first = begin + packing.elements_of(values);
     values = round_up(values + tensor.elements, alignment);
-    if (tensor.spec.apart) add_objects(tensor, packing);
+    add_objects(tensor, packing);
   }
   if (values == 0) return begin;
   const auto total = round_up(packing.elements_of(values), kChunkGranule);
@@ -223,29 +229,31 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Training training, Form for
   return begin + total;
 }
 
-/// The pieces of a tensor, and what comes behind it.
+/// The pieces of a tensor that are objects, and what comes behind it.
 void Layout::add_objects(const Tensor& tensor, const Packing& packing) {
-  for (std::uint64_t i = 0; i <= tensor.spec.pieces; ++i) {
-    const auto at = tensor.first + packing.elements_of(i * tensor.piece());
-    if (objects_.empty() || objects_.back() != at) objects_.push_back(at);
+  for (std::uint64_t i = 0; i < bounds_of_objects(tensor.spec); ++i) {
+    objects_.push_back(tensor.first + packing.elements_of(i * tensor.piece()));
   }
+  const auto [again, end] = std::ranges::unique(objects_);  // of two tensors side by side
+  objects_.erase(again, end);
 }
 
 /// Elements [first, end) of what begins at `begin`, cut where objects begin, and into chunks of equal size.
 void Layout::add_run(std::uint64_t begin, std::uint64_t first, std::uint64_t end, Training training, Form form,
                      std::size_t shard) {
-  const auto next = std::ranges::upper_bound(objects_, begin + first);
-  if (next != objects_.end() && *next < begin + end) {
-    add_run(begin, first, *next - begin, training, form, shard);
-    return add_run(begin, *next - begin, end, training, form, shard);
-  }
   const auto packing = packing_of(form, type_);
   const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
-  const auto size = round_up(ceil_div(end - first, ceil_div(end - first, most)), granule);
-  for (auto at = first; at < end; at += size) {
-    add_chunk(begin + at, std::min(size, end - at), training, form);
-    chunks_.back().index = begin + packing.values_in(at);
-    assign(shard);
+  std::vector<std::uint64_t> cuts{begin + first};
+  std::copy(std::ranges::upper_bound(objects_, begin + first), std::ranges::lower_bound(objects_, begin + end),
+            std::back_inserter(cuts));
+  cuts.push_back(begin + end);
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    const auto length = cuts[i] - cuts[i - 1], size = round_up(ceil_div(length, ceil_div(length, most)), granule);
+    for (auto at = cuts[i - 1]; at < cuts[i]; at += size) {
+      add_chunk(at, std::min(size, cuts[i] - at), training, form);
+      chunks_.back().index = begin + packing.values_in(at - begin);
+      assign(shard);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 
 #include "tests/state/files.h"
 
@@ -402,6 +403,25 @@ TEST(Layout, PiecesThatAreApartAreObjectsOfWholeChunks) {
   odd = model;
   odd[0].tensors[1].apart = true;
   EXPECT_THROW(Layout{odd}, Error) << "without pieces";
+}
+
+TEST(Layout, ObjectsAreCountedInTheirBlock) {
+  const auto experts = [](const char* name) {
+    return TensorSpec{.name = name,
+                      .shape = {3, 256, 512},
+                      .training = Training::frozen,
+                      .form = Form::nf4,
+                      .pieces = 3,
+                      .apart = true};
+  };
+  const Layout layout({{"layer", BlockRole::layer, {experts("up"), experts("down")}},
+                       {"head", BlockRole::head, {{.name = "head", .shape = {16, 64}}}}});
+  std::set<std::size_t> objects;
+  for (const auto& chunk : layout.chunks()) {
+    if (chunk.block == 0) objects.insert(chunk.object);
+    EXPECT_TRUE(chunk.block == 0 || chunk.object == 0) << "a table";
+  }
+  EXPECT_EQ(objects, (std::set<std::size_t>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(Layout, ChunksHaveTheShareOfTheirPiece) {

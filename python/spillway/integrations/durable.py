@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -212,18 +211,13 @@ class DurableRun:
 def saving(output_dir: Path, release: checkpoints.Release, finish: Callable[[Path], None]) -> Iterator[Path]:
     """A directory for one checkpoint, which gets its place in `output_dir` when it is whole; `finish` is called before
     that. After a failure nothing of it is there."""
-    place = output_dir / SAVING
-    directory.remove(place)
-    place.mkdir(parents=True)
-    try:
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with checkpoints.open_temporary(output_dir / SAVING) as place:
         yield place
         (made,) = place.iterdir()
         finish(made)
         saved.record_files(made)
         checkpoints.flush_tree(made)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
     tell(checkpoints.put_in_place(made, output_dir / made.name, release))
     os.rmdir(place)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -43,18 +43,24 @@ def write(
     """`fill` gets an empty directory; when it returns, everything in it is flushed and gets its name at once. `tell` is
     given what a person should know of what was there before."""
     final = output_dir / f"checkpoint-{step}"
-    temporary = output_dir / f".tmp-checkpoint-{step}"
-    remove(temporary)
-    temporary.mkdir()
-    try:
+    with open_temporary(output_dir / f".tmp-checkpoint-{step}") as temporary:
         fill(temporary)
         flush_tree(temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     for words in put_in_place(temporary, final, release):
         tell(words)
     return final
+
+
+@contextmanager
+def open_temporary(place: Path) -> Iterator[Path]:
+    """An empty directory. A failure inside removes it."""
+    remove(place)
+    place.mkdir()
+    try:
+        yield place
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def put_in_place(temporary: Path, final: Path, release: Release) -> list[str]:
@@ -253,18 +259,12 @@ def write_directory(directory: Path, fill: Callable[[Path], None]) -> None:
     others = [path for path in final.iterdir() if not is_of_save(path.name)] if final.is_dir() else []
     at_once = os.access(final.parent, os.W_OK | os.X_OK) and not os.path.ismount(final)
     at_once = at_once and not any(path.is_dir() and not path.is_symlink() for path in others)
-    temporary = final.with_name(f".tmp-{final.name}") if at_once else final / ".tmp-save"
-    remove(temporary)
-    temporary.mkdir()
-    try:
+    with open_temporary(final.with_name(f".tmp-{final.name}") if at_once else final / ".tmp-save") as temporary:
         fill(temporary)
         if at_once:
             for path in others:
                 carry_along(path, temporary / path.name)
         flush_tree(temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     if not at_once or not replaced(temporary, final):
         move_files(temporary, final)
     remove(temporary)

@@ -75,9 +75,8 @@ def test_equals_peft_in_memory(kind: str, tied: bool, targets: Any, place: str, 
     begun = load_file(tmp_path / "model" / "model.safetensors")
     assert all(torch.equal(base[name], tensor) for name, tensor in begun.items())
     one, other = (json.loads((tmp_path / name / ADAPTER_CONFIG).read_text()) for name in ("saved", "expected"))
-    assert {**one, "target_modules": sorted(one["target_modules"])} == {
-        **other, "target_modules": sorted(other["target_modules"]), "base_model_name_or_path": str(tmp_path / "model"),
-    }  # fmt: skip
+    targets = sorted(other["target_modules"])  # PEFT's order differs from process to process
+    assert one == {**other, "target_modules": targets, "base_model_name_or_path": str(tmp_path / "model")}
 
 
 def test_the_files_are_read_by_peft_and_by_transformers(given: Path, tmp_path: Path) -> None:

@@ -276,6 +276,8 @@ class Adapters:
         writer.finish()
         saved = copy.deepcopy(self.config)
         saved.base_model_name_or_path, saved.inference_mode = base, True
+        if isinstance(saved.target_modules, set):  # which has another order in each process
+            saved.target_modules = sorted(saved.target_modules)
         if self.head:
             saved.task_type = "TOKEN_CLS" if f"{HEAD}.bias" in self.head else "SEQ_CLS"
         if self.whole:
