@@ -1,4 +1,4 @@
-// What the decisions of a journal ask for.
+// Writes, flushes, votes and messages that the decisions of a journal ask for.
 #pragma once
 
 #include <array>

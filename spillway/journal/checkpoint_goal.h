@@ -23,7 +23,7 @@ class CheckpointGoal {
   [[nodiscard]] const Commit& commit() const { return asked_->commit; }
   /// Its manifest, once the step is durable and the trusted snapshot of every chunk is of it; null before.
   [[nodiscard]] std::shared_ptr<Manifest> make_manifest(const std::optional<std::uint64_t>& durable) const;
-  /// Whom to answer. Another one may be asked for.
+  /// The one to answer. Another checkpoint may be asked for.
   [[nodiscard]] CheckpointDone end() { return std::exchange(asked_, std::nullopt)->done; }
 
  private:
@@ -44,9 +44,9 @@ class GatheredChunks {
 
   /// Another step is asked about, or snapshots may have gone.
   void restart() noexcept { count_ = 0; }
-  /// Whether all chunks had one when they were last counted.
+  /// True if all chunks had one when they were last counted.
   [[nodiscard]] bool has_all() const noexcept { return count_ == catalog_.chunks.size(); }
-  /// Whether all have one of the step of `commit`.
+  /// True if all have one of the step of `commit`.
   [[nodiscard]] bool count(const Commit& commit);
 
  private:

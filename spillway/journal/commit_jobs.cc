@@ -93,7 +93,7 @@ bool CommitJobs::is_durable(CommitJob& job) {
   return spec_.world == 1 || ask(job);
 }
 
-/// Whether every chunk has a durable snapshot and record of the step that a full commit is of.
+/// True once every chunk has a durable snapshot and record of the step that a full commit is of.
 bool CommitJobs::all_published(const CommitJob& job) const {
   const std::uint64_t from = job.commit.applied();
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {

@@ -36,7 +36,7 @@ struct CommitJob {
   PathSet paths = 0;       ///< to be flushed, or written
   Tick tick = 0;
 
-  /// Whether it is the first of a generation.
+  /// True for the first of a generation.
   [[nodiscard]] bool opens() const noexcept { return kind != Kind::full && kind != Kind::redo; }
   /// The step that this shard has when it is durable here.
   [[nodiscard]] std::int64_t vote() const {
@@ -61,9 +61,9 @@ class CommitJobs {
   [[nodiscard]] bool empty() const noexcept { return jobs_.empty(); }
   [[nodiscard]] const CommitJob& first() const { return jobs_.front(); }
   [[nodiscard]] const CommitJob& last() const { return jobs_.back(); }
-  /// Whether the first is of that kind.
+  /// True where the first is of that kind.
   [[nodiscard]] bool is(CommitJob::Kind kind) const { return !jobs_.empty() && jobs_.front().kind == kind; }
-  /// Whether the first waits for a slot, since every slot has a commit that replay would need.
+  /// True while the first waits for a slot, since every slot has a commit that replay would need.
   [[nodiscard]] bool stalled() const noexcept { return stalled_; }
 
   /// Takes the first as far as it can go. The result is the job when its commit is durable, on every shard.

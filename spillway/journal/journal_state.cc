@@ -77,7 +77,7 @@ void JournalState::open(Kind kind, Commit commit) {
 // ---- events
 
 void JournalState::check_open() const {
-  // What an earlier process left may be visible without being durable; until it is, its old places are needed.
+  // Writes of an earlier process may be visible without being durable. Until they are, its old places are needed.
   if (!opened_ && !failed_) throw Error(ErrorCode::internal, "a journal is used before it is open");
 }
 
@@ -228,7 +228,7 @@ void JournalState::lose_path(std::uint32_t path, const std::exception_ptr& error
 
 void JournalState::sync_ended(std::uint32_t path, const std::exception_ptr& error) {
   if (failed_) return;
-  // What a failed flush should have covered may be lost, whoever is told that it was written.
+  // Writes before a failed flush may be lost, though they were reported as written.
   if (error) return fail(error);
   flushes_.finish(path);
   scan();
@@ -291,13 +291,13 @@ void JournalState::scan() {
   finish_checkpoint();
 }
 
-/// Whether it is worth a flush of its own that something goes on.
+/// True where progress is worth a flush of its own.
 bool JournalState::urgent() {
   return hurried_ || jobs_.stalled() || jobs_.is(Kind::back) || pending_.has_gradients() || gathered();
 }
 
-/// Whether a step that is to be durable in snapshots alone has all of them, written at least: then one flush does for
-/// all.
+/// True once a step that is to be durable in snapshots alone has all of them, written at least. One flush does for all
+/// then.
 bool JournalState::gathered() {
   if (jobs_.is(Kind::full)) return gathered_.count(jobs_.first().commit);
   return goal_.is_asked() && gathered_.count(goal_.commit());

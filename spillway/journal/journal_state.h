@@ -49,7 +49,7 @@ class JournalState {
   void recycle(Version* version) { catalog_.recycle(version); }
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
-  /// Whether a step counts only when every shard of the run has it.
+  /// True where a step counts only when every shard of the run has it.
   [[nodiscard]] bool votes() const noexcept { return spec_.world > 1; }
   [[nodiscard]] std::optional<std::uint64_t> durable() const noexcept { return durable_; }
 
