@@ -25,6 +25,14 @@ HEAD = """\
 
 {lost}
 
+Spillway also lacks these, whichever tool you come from:
+
+- datasets mixed by probability (join the files), and a share of the rows held out (`eval_dataset` names the rows)
+- whole modules trained beside adapters (`modules_to_save`), except a classification head
+- learning rates by parameter group, such as LoRA+
+- rows grouped by length
+- NEFTune, `torch_compile`, and label smoothing outside DPO
+
 [The comparison](../comparison.md) says when to stay with the other tool.
 
 ## One file, before and after

@@ -25,7 +25,8 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 COMMAND = Path(sys.executable).with_name("spillway")
-PLAN = "spillway plan config.yaml --profile rtx-4090 --model Qwen/Qwen2.5-7B"
+PLAN = "spillway plan full.yaml --profile rtx-4090"
+SHAPE = "Qwen2.5-14B"  # of the recipe
 LONG_TABLES = ("What was compared", "What fits")  # that the picture leaves out
 COLUMNS = 112
 PAGE = (1000, 1180)  # width and height of the picture of a report, in pixels
@@ -70,9 +71,9 @@ def make_plan(folder: Path) -> None:
     sys.path.append(str(ROOT / "bench"))
     import model_shapes
 
-    model_shapes.write(folder, "Qwen2.5-7B")
-    shutil.copy(ROOT / "recipes" / "gpu-24gib.yaml", folder / "config.yaml")
-    text = run(PLAN.replace("Qwen/", "./"), folder, COLUMNS=str(COLUMNS), FORCE_COLOR="1")
+    directory = model_shapes.write(folder, SHAPE)
+    shutil.copy(ROOT / "recipes" / "gpu-24gib.yaml", folder / "full.yaml")
+    text = run(f"{PLAN} --model {directory}", folder, COLUMNS=str(COLUMNS), FORCE_COLOR="1")
     svg = draw_terminal(leave_out(text, LONG_TABLES), PLAN)
     (IMAGES / "plan.svg").write_text(svg, encoding="utf-8")
 

@@ -73,7 +73,6 @@ class Sandbox:
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
-        shutil.copy(place / "rows.jsonl", place / "first-hour.jsonl")
         tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         tiny.jsonl(place / "judged.jsonl", pairs.answers(5))
         tiny.jsonl(place / "reviews.jsonl", [{**row, "label": i % 2} for i, row in enumerate(tiny.text_rows(5))])
@@ -87,7 +86,7 @@ class Sandbox:
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(REPOSITORY / "profiles", place / "profiles")
         model_shapes.write(place, "Qwen2.5-0.5B").rename(place / "Qwen2.5-7B")  # a configuration, no weights
-        for name in ("config", "try", "qlora"):  # what the documents copy from recipes
+        for name in ("config", "full", "qlora"):  # what the documents copy from recipes
             (place / f"{name}.yaml").write_text(self.moved(self.readme_configuration()))
         shutil.copy(place / "rows.jsonl", place / "trial.jsonl")
 
@@ -104,13 +103,14 @@ class Sandbox:
             text = text.replace(f"/mnt/{name}", str(self.place / name))
         text = text.replace("path:/a", f"path:{self.place / 'a'}").replace("path:/b", f"path:{self.place / 'b'}")
         text = re.sub(r"\bruns/qlora-24gib\b", "runs/adapters", text)
-        return re.sub(r"\bOUTPUT_DIR\b|\bruns/(first|try)\b", "runs/first", text)
+        return re.sub(r"\bOUTPUT_DIR\b|\bruns/(first|try|gpu-24gib)\b", "runs/first", text)
 
     def words(self, command: str) -> list[str]:
         text = command.replace("...", "").replace("[--key value]", "")
         if "--profile" not in text:  # which takes a configuration without weights
             text = re.sub(r"Qwen2\.5-(0\.5|7|32)B", "Qwen2.5-1.5B", text)
         text = text.replace("--to DIR", "--to exported").replace("--checkpoint DIR", "").replace("CKPT", "")
+        text = text.replace("--device cuda", "--device simulated --gpu_memory 512MiB")
         return shlex.split(self.moved(text))[1:]
 
 

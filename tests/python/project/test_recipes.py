@@ -115,7 +115,7 @@ def test_a_recipe_trains(given: Path, tmp_path: Path, recipe: Path) -> None:
 
 
 def test_qlora_recipe_has_the_keys_of_its_planned_step() -> None:
-    """docs/how-to/first-gpu-run.md has the time of machines.json for this recipe."""
+    """docs/how-to/gpu.md has the time of machines.json for this recipe."""
     content = yaml.safe_load((RECIPES / "qlora-24gib.yaml").read_text())
     planned = machines.ROWS | machines.METHODS["QLoRA"]
     assert {key: content[key] for key in planned} == planned

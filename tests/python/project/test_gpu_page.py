@@ -1,4 +1,4 @@
-"""docs/how-to/first-gpu-run.md shows what its plans print."""
+"""docs/how-to/gpu.md shows what its plans print, and its recipes are those of its headings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from folders import REPOSITORY
 from model_directories import model_shapes
 from spillway.cli import main
 
-PAGE = (REPOSITORY / "docs" / "how-to" / "first-gpu-run.md").read_text(encoding="utf-8")
-RECIPES = {"try.yaml": "gpu-24gib.yaml", "qlora.yaml": "qlora-24gib.yaml"}  # copies of the page, and their origins
+PAGE = (REPOSITORY / "docs" / "how-to" / "gpu.md").read_text(encoding="utf-8")
+RECIPES = {"full.yaml": "gpu-24gib.yaml", "qlora.yaml": "qlora-24gib.yaml"}  # copies of the page, and their origins
 
 
 def list_plans() -> list[tuple[str, str]]:
@@ -25,17 +26,28 @@ def list_plans() -> list[tuple[str, str]]:
     return [(found[0], after) for found, after in plans if found]
 
 
+def read_model(copy: str) -> str:
+    content = yaml.safe_load((REPOSITORY / "recipes" / RECIPES[copy]).read_text(encoding="utf-8"))
+    return str(content["model"]).removeprefix("Qwen/")
+
+
 def test_page_copies_the_recipes_that_it_plans() -> None:
     assert dict(re.findall(r"^cp recipes/(\S+) (\S+)$", PAGE, re.M)) == {name: copy for copy, name in RECIPES.items()}
 
 
-def test_page_has_plans_of_three_kinds() -> None:
-    commands = [command for command, _ in list_plans()]
-    assert len(commands) == 3 and sum("qlora.yaml" in command for command in commands) == 1
+def test_recipes_train_the_models_of_the_headings() -> None:
+    assert "\n## 7B QLoRA\n" in PAGE and read_model("qlora.yaml") == "Qwen2.5-7B"
+    assert "\n## 14B in full\n" in PAGE and read_model("full.yaml") == "Qwen2.5-14B"
+
+
+def test_page_has_two_plans_that_fit_and_one_that_does_not() -> None:
+    plans = list_plans()
+    assert [shlex.split(command)[2] for command, _ in plans] == ["qlora.yaml", "full.yaml", "qlora.yaml"]
+    assert ["It fits." in lines for _, lines in plans] == [True, True, False]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("command", "lines"), list_plans(), ids=["1.5B", "QLoRA", "7B"])
+@pytest.mark.parametrize(("command", "lines"), list_plans(), ids=["QLoRA", "full", "refused"])
 def test_plan_prints_the_lines_of_the_page(
     command: str, lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,10 +55,9 @@ def test_plan_prints_the_lines_of_the_page(
     for copy, name in RECIPES.items():
         shutil.copy(REPOSITORY / "recipes" / name, tmp_path / copy)
     words = shlex.split(command)[1:]
-    named = words[words.index("--model") + 1] if "--model" in words else "Qwen/Qwen2.5-7B"
-    directory = model_shapes.write(tmp_path, named.partition("/")[2])
-    assert main([*[word for word in words if word not in ("--model", named)], "--model", str(directory)]) == 0
-    said = capsys.readouterr().out
+    directory = model_shapes.write(tmp_path, read_model(words[1]))
+    assert main([*words, "--model", str(directory)]) == (0 if "It fits." in lines else 3)
+    said = "".join(capsys.readouterr())
     for line in lines.splitlines():
         pattern = re.escape(line).replace(re.escape("..."), ".*")
         assert re.search(f"^{pattern}$", said, re.M), line
