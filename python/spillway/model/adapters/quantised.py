@@ -23,7 +23,7 @@ from spillway.model.meta.describe import NAMES
 from spillway.model.meta.meta_model import bare_name, pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Set
 
     from spillway.config import Config
     from spillway.model.meta.meta_model import MetaModel
@@ -37,7 +37,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     InputError where none can be kept so."""
     form = config.base_form
     if form is None:
-        return
+        return choose_plain(meta_model, config)
     frozen = (matrix for layer in meta_model.layers for matrix in find_matrices(layer) if not matrix.requires_grad)
     meta_model.packed = {id(matrix): form for matrix in frozen if not meta_model.is_fp32(matrix)}
     if not meta_model.packed:
@@ -45,15 +45,34 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
-    whole = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
-    whole |= {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
-    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.packed):
-        places = meta_model.places[id(parameter)]
-        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in whole else 0
-        if count > 0:
-            meta_model.pieces[id(parameter)] = count
+    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer, by_factors=False)}
+    meta_model.pieces = count_all_pieces(meta_model, meta_model.packed.keys() - adapted)
     if config.expert_loading == "on_demand":
         meta_model.on_demand = find_on_demand(meta_model, form)
+
+
+def choose_plain(meta_model: MetaModel, config: Config) -> None:
+    """`choose` of experts that are stored in the model's type, trained or frozen: passes copy those that tokens are
+    routed to a few at a time. Adapters on them are part of a sum of all experts."""
+    if config.expert_loading != "on_demand":
+        return
+    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
+    every = (it for stage in meta_model.stages for it in stage.parameters if id(it) not in meta_model.spaces)
+    chosen = {id(it) for it in every if not meta_model.is_fp32(it)}
+    meta_model.pieces = count_all_pieces(meta_model, chosen - adapted)
+    meta_model.on_demand = find_on_demand(meta_model, "as_run")
+    meta_model.pieces = {key: meta_model.pieces[key] for key in meta_model.pieces if key in meta_model.on_demand}
+
+
+def count_all_pieces(meta_model: MetaModel, chosen: Set[int]) -> dict[int, int]:
+    """The pieces of those of the chosen parameters, by identity, that have some and one place in one stage."""
+    shared = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    counts = {}
+    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in chosen - shared):
+        places = meta_model.places[id(parameter)]
+        if len(places) == 1 and (count := count_pieces(places[0][0], parameter)) > 0:
+            counts[id(parameter)] = count
+    return counts
 
 
 def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
@@ -63,8 +82,8 @@ def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
     values = {id(parameter): parameter[0].numel() for parameter in parameters}
     if not values:
         raise InputError(
-            "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
-            "demand; leave the key out"
+            "expert_loading: no layer has experts in one parameter that a pass can take a few at a time; leave the key "
+            "out"
         )
     unit = _engine.granule_values(form, NAMES[meta_model.kept])
     if whole := {key for key, count in values.items() if count % unit == 0}:
@@ -88,11 +107,12 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
             yield from find_joined(name, module)
 
 
-def find_adapted(layer: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters that PEFT's `ParamWrapper` adds an adapter to. A pass makes the sum of all their experts."""
+def find_adapted(layer: nn.Module, by_factors: bool = True) -> Iterator[nn.Parameter]:
+    """The parameters that PEFT's `ParamWrapper` adds an adapter to. `by_factors`: also in releases of PEFT that give
+    its factors (`adapted_pieces`). In others a pass makes the sum of all experts."""
     for module in layer.modules():
         name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
-        if name is not None and base is not None:
+        if name is not None and base is not None and (by_factors or not hasattr(module, "get_delta_factors")):
             yield base()._parameters[name]
 
 
