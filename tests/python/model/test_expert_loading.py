@@ -28,7 +28,8 @@ from spillway.model.meta.meta_model import MetaModel
 from spillway.output import identity
 from spillway.output.records import rows
 from spillway.run import experts_met
-from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
+from test_quantised import LIMIT, MOE, WORDS, adapters, expect_kill_changes_nothing
+from test_ranks import processes
 
 EXPERTS = 16
 # An expert's codes are whole chunks: 65,536 values for 4 bits.
@@ -36,9 +37,8 @@ SIZES = {**MOE, "num_experts": EXPERTS, "moe_intermediate_size": 256, "hidden_si
 SHORT = [*WORDS, "--max_length", "8", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1"]
 ON_DEMAND = ["--expert_loading", "on_demand"]
 BITS = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
-ADAPTED = [
-    word for name in ("gate_up_proj", "down_proj") for word in ("--lora_target_parameters", f"mlp.experts.{name}")
-]
+NAMES = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+ADAPTED = [word for name in NAMES for word in ("--lora_target_parameters", name)]
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,16 @@ def test_a_step_of_few_tokens_reads_fewer_of_them(adapted: list[str], given: Pat
         assert real_runs.here(given, tmp_path / name, *words, *more, *real_runs.storage_in(tmp_path / f"{name}-p")) == 0
     assert adapters(tmp_path / "met") == adapters(tmp_path / "whole")
     assert read_bytes(tmp_path / "met") < 0.9 * read_bytes(tmp_path / "whole")
+
+
+def test_two_processes_with_adapters_on_them_make_what_one_makes(given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, *ADAPTED, "--load_in_4bit", "--virtual_ranks", "2", "--max_steps", "2"]
+    words += ["--gradient_accumulation_steps", "2"]
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    ranks = processes(2, given, tmp_path / "two", *words, *ON_DEMAND)
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert adapters(tmp_path / "two") == adapters(tmp_path / "whole")
 
 
 def watch_routers(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:

@@ -37,7 +37,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     InputError where none can be kept so."""
     form = config.base_form
     if form is None:
-        return choose_plain(meta_model, config)
+        return
     frozen = (matrix for layer in meta_model.layers for matrix in find_matrices(layer) if not matrix.requires_grad)
     meta_model.packed = {id(matrix): form for matrix in frozen if not meta_model.is_fp32(matrix)}
     if not meta_model.packed:
@@ -45,23 +45,10 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
-    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer, by_factors=False)}
+    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
     meta_model.pieces = count_all_pieces(meta_model, meta_model.packed.keys() - adapted)
     if config.expert_loading == "on_demand":
         meta_model.on_demand = find_on_demand(meta_model, form)
-
-
-def choose_plain(meta_model: MetaModel, config: Config) -> None:
-    """`choose` of experts that are stored in the model's type, trained or frozen: passes copy those that tokens are
-    routed to a few at a time. Adapters on them are part of a sum of all experts."""
-    if config.expert_loading != "on_demand":
-        return
-    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
-    every = (it for stage in meta_model.stages for it in stage.parameters if id(it) not in meta_model.spaces)
-    chosen = {id(it) for it in every if not meta_model.is_fp32(it)}
-    meta_model.pieces = count_all_pieces(meta_model, chosen - adapted)
-    meta_model.on_demand = find_on_demand(meta_model, "as_run")
-    meta_model.pieces = {key: meta_model.pieces[key] for key in meta_model.pieces if key in meta_model.on_demand}
 
 
 def count_all_pieces(meta_model: MetaModel, chosen: Set[int]) -> dict[int, int]:
@@ -107,12 +94,12 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
             yield from find_joined(name, module)
 
 
-def find_adapted(layer: nn.Module, by_factors: bool = True) -> Iterator[nn.Parameter]:
-    """The parameters that PEFT's `ParamWrapper` adds an adapter to. `by_factors`: also in releases of PEFT that give
-    its factors (`adapted_pieces`). In others a pass makes the sum of all experts."""
+def find_adapted(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters to whose experts a pass adds their adapters, all at once: those of PEFT's `ParamWrapper` in
+    releases that do not give its factors (`adapted_pieces`)."""
     for module in layer.modules():
         name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
-        if name is not None and base is not None and (by_factors or not hasattr(module, "get_delta_factors")):
+        if name is not None and base is not None and not hasattr(module, "get_delta_factors"):
             yield base()._parameters[name]
 
 

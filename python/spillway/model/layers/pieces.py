@@ -1,4 +1,4 @@
-"""Experts that stay where they are, as codes or not, while their layer runs: a product takes the few that it needs.
+"""Experts of a frozen base that stay codes while their layer runs: a product converts the few that it multiplies by.
 
 What a layer sees as the parameter of its experts has a shape and no bytes. PyTorch asks it whenever something is to be
 done with it, in forward and in backward: views are views of it, and a product asks the engine for the values of a few
@@ -52,7 +52,6 @@ class Place:
         """`tensor`: the engine's number; `meta`: with its shape and type; `device`: where layers compute. `ask`: begins
         to bring what is converted later; None: it is there before the layer runs."""
         self.meta, self.device = meta, device
-        self.trained = meta.requires_grad
         self.beside: list[Place] = []  # those of the other tensors with the matrices of the same experts
         self._tensor, self._convert, self._ask = tensor, convert, ask
         self._values: torch.Tensor | None = None
@@ -189,12 +188,6 @@ def select(_: Any, experts: Experts, dimension: int, index: int) -> Experts:
     return Experts(experts.part.select(index))
 
 
-def fill_with_zeros(_: Any, experts: Experts, **named: Any) -> torch.Tensor:
-    """A plain tensor, such as the gradient of all experts begins as."""
-    zeros = torch.empty_strided(experts.shape, experts.stride(), dtype=experts.dtype, device=experts.device)
-    return zeros.zero_()
-
-
 def multiply(func: Any, *args: Any, **named: Any) -> Any:
     """A product with the matrix of one expert."""
     return func(*(it.part.values() if isinstance(it, Experts) else it for it in args), **named)
@@ -250,15 +243,9 @@ def multiply_at_once(func: Any, x: torch.Tensor, values: torch.Tensor, offs: tor
 def multiply_back(
     _: Any, x: torch.Tensor, experts: Experts, offs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of the library's product for GPUs without one of PyTorch's."""
+    """The gradients of the library's product for GPUs without one of PyTorch's; the experts' own is nobody's."""
     of_x = multiply_groups(torch.ops.transformers.grouped_mm_fallback, gradient, transpose(None, experts, 1, 2), offs)
-    if not experts.part.place.trained:
-        return of_x, gradient.new_zeros(()).expand(experts.shape)
-    of_experts = fill_with_zeros(None, experts)
-    for number, (begin, end) in enumerate(pairwise([0, *offs.tolist()])):
-        if end > begin:
-            torch.mm(x[begin:end].t(), gradient[begin:end], out=of_experts[number])
-    return of_x, of_experts
+    return of_x, gradient.new_zeros(()).expand(experts.shape)
 
 
 def list_runs(ends: Sequence[int], gaps: bool = True) -> Iterator[tuple[int, int]]:
@@ -278,7 +265,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {  # by the name of PyTorch's operat
     "aten::t": transpose,
     "aten::transpose": transpose,
     "aten::select": select,
-    "aten::zeros_like": fill_with_zeros,
     "aten::mm": multiply,
     "aten::addmm": multiply,
     "aten::_grouped_mm": multiply_groups,

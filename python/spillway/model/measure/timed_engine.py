@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from spillway import _engine
-from spillway._engine import Description, TensorSpec, Training
+from spillway._engine import Description, Training
 from spillway.machine.place import HOST, Place
 from spillway.model.layers.kernels import NAMES
 from spillway.model.source.source import DTYPES
@@ -34,11 +34,6 @@ class LossKernels(Protocol):
     def loss_gradient(
         self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float
     ) -> None: ...
-
-
-def needs_copy(tensor: TensorSpec) -> bool:
-    """True if layers multiply by a copy of the tensor, or of its pieces."""
-    return tensor.form.is_packed or tensor.pieces > 0
 
 
 class TimedEngine(PlainEngine):
@@ -136,13 +131,13 @@ class TimedEngine(PlainEngine):
         """True if layers multiply by a copy of the pass's weights."""
         if self._kept is None or block_pass.kind not in STREAMED:
             return False
-        return self._kept.dtype != self.dtype or any(map(needs_copy, self.blocks[block_pass.block].tensors))
+        return self._kept.dtype != self.dtype or any(it.form.is_packed for it in self.blocks[block_pass.block].tensors)
 
     def keep_weights(self) -> None:
         """Keeps the weights as they are now in the type that they are stored in, where layers compute in another. Codes
         are kept as if they were of that type: what they save of the reading, making values of them takes."""
         kept = DTYPES[self.description.weight_dtype]
-        if kept != self.dtype or any(map(needs_copy, self.tensors)):
+        if kept != self.dtype or any(tensor.form.is_packed for tensor in self.tensors):
             weights = self._typed[: self._boundary_at_element[0]]
             self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 
@@ -151,9 +146,7 @@ class TimedEngine(PlainEngine):
         than caches hold. All pieces are kept as the same few."""
         assert self._kept is not None
         at = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
-        pieces = self.weight(tensor)[:count].data.view(
-            -1
-        )  # what autograd has saved of the arena is not told of a change
+        pieces = self.weight(tensor)[:count].data.view(-1)  # autograd does not count this change
         kept = self._kept[at : at + pieces.numel()]
         if self._place.device.type == "cpu":
             began = time.perf_counter()

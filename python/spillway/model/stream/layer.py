@@ -263,10 +263,7 @@ class Stage:
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
         if slot.tensor in self._pieces:
-            experts = Experts(Part(self._pieces[slot.tensor]))
-            if slot.meta.requires_grad:
-                self._hand_over(slot, experts.requires_grad_())
-            return experts
+            return Experts(Part(self._pieces[slot.tensor]))
         begin, meta = first + slot.first, slot.meta
         places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
         leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
