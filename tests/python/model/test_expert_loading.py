@@ -28,7 +28,8 @@ from spillway.model.meta.meta_model import MetaModel
 from spillway.output import identity
 from spillway.output.records import rows
 from spillway.run import experts_met
-from test_quantised import MOE, WORDS, adapters, expect_kill_changes_nothing
+from test_quantised import LIMIT, MOE, WORDS, adapters, expect_kill_changes_nothing
+from test_ranks import processes
 
 EXPERTS = 16
 # An expert's codes are whole chunks: 65,536 values for 4 bits.
@@ -36,6 +37,8 @@ SIZES = {**MOE, "num_experts": EXPERTS, "moe_intermediate_size": 256, "hidden_si
 SHORT = [*WORDS, "--max_length", "8", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "1"]
 ON_DEMAND = ["--expert_loading", "on_demand"]
 BITS = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
+NAMES = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+ADAPTED = [word for name in NAMES for word in ("--lora_target_parameters", name)]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +63,10 @@ def read_bytes(output: Path) -> int:
     return sum(path["read"] for line in steps[1:] for path in line["path_bytes"].values())
 
 
+@pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["bare", "adapted"])
 @pytest.mark.parametrize("form", some(BITS, ["nf4"]))
-def test_they_change_no_bit_wherever_they_lie(form: str, given: Path, tmp_path: Path) -> None:
-    words = [*SHORT, BITS[form], "--max_steps", "4"]
+def test_they_change_no_bit_wherever_they_lie(form: str, adapted: list[str], given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, BITS[form], *adapted, "--max_steps", "4"]
     assert real_runs.here(given, tmp_path / "whole", *words) == 0
     places = {
         "dram": [],
@@ -77,12 +81,23 @@ def test_they_change_no_bit_wherever_they_lie(form: str, given: Path, tmp_path: 
         assert adapters(tmp_path / place) == adapters(tmp_path / "whole"), place
 
 
-def test_a_step_of_few_tokens_reads_fewer_of_them(given: Path, tmp_path: Path) -> None:
-    words = [*SHORT, "--load_in_4bit", "--max_steps", "4", "--placement", "path"]
+@pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["bare", "adapted"])
+def test_a_step_of_few_tokens_reads_fewer_of_them(adapted: list[str], given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, *adapted, "--load_in_4bit", "--max_steps", "4", "--placement", "path"]
     for name, more in (("whole", []), ("met", ON_DEMAND)):
         assert real_runs.here(given, tmp_path / name, *words, *more, *real_runs.storage_in(tmp_path / f"{name}-p")) == 0
     assert adapters(tmp_path / "met") == adapters(tmp_path / "whole")
     assert read_bytes(tmp_path / "met") < 0.9 * read_bytes(tmp_path / "whole")
+
+
+def test_two_processes_with_adapters_on_them_make_what_one_makes(given: Path, tmp_path: Path) -> None:
+    words = [*SHORT, *ADAPTED, "--load_in_4bit", "--virtual_ranks", "2", "--max_steps", "2"]
+    words += ["--gradient_accumulation_steps", "2"]
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    ranks = processes(2, given, tmp_path / "two", *words, *ON_DEMAND)
+    ends = [(*process.communicate(timeout=LIMIT), process.returncode) for process in ranks]
+    assert [code for *_, code in ends] == [0, 0], ends
+    assert adapters(tmp_path / "two") == adapters(tmp_path / "whole")
 
 
 def watch_routers(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
@@ -179,10 +194,15 @@ def test_shares_of_experts_that_no_step_or_each_step_met_are_in_the_range_of_the
     assert all(0 < share <= 1 for share in shares) and shares == sorted(shares)
 
 
+@pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["bare", "adapted"])
 def test_killed_and_resumed_on_a_path_they_end_as_in_memory(
-    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    adapted: list[str],
+    given: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [*SHORT, "--load_in_4bit", *ON_DEMAND, "--max_steps", "8", "--save_steps", "3"]
+    words = [*SHORT, *adapted, "--load_in_4bit", *ON_DEMAND, "--max_steps", "8", "--save_steps", "3"]
     monkeypatch.setenv("DIES_AFTER", str(seeds.instants("loading").uniform(0.005, 0.2)))
     expect_kill_changes_nothing(given, tmp_path, words, capfd)
 
@@ -221,17 +241,16 @@ def test_even_routing_meets_most_experts_soon(tokens: int, share: float) -> None
     assert estimate_met(config, tokens) == pytest.approx(share)
 
 
-def test_it_is_for_packed_experts_without_adapters(
-    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_for_packed_experts_in_pieces(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*more: str) -> str:
         assert real_runs.here(given, tmp_path / "out", *SHORT, "--max_steps", "1", *more) == 2
         return capsys.readouterr().err
 
     assert "on_demand is for experts of load_in_4bit or load_in_8bit" in refused(*ON_DEMAND)
-    both = ["--load_in_4bit", "--lora_target_parameters", "mlp.experts.gate_up_proj", "--lora_target_parameters",
-            "mlp.experts.down_proj"]  # fmt: skip
-    assert "no layer has experts in one frozen parameter without adapters" in refused(*ON_DEMAND, *both)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantised, "count_pieces", lambda *_: 0)
+        words = refused(*ON_DEMAND, "--load_in_4bit")
+    assert "no layer has experts in one parameter that a pass can take a few at a time" in words
     nested = ["--load_in_4bit", "--bnb_4bit_use_double_quant"]
     assert "takes multiples of 8,388,608 with bnb_4bit_use_double_quant; leave" in refused(*ON_DEMAND, *nested)
     keys = {"method": "lora", "load_in_4bit": True, "expert_loading": "on_demand"}

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from spillway.model.layers.adapted_pieces import add_factors
 from spillway.model.layers.linear_pass import filler_of, is_plain, open_sum
+from spillway.model.layers.pieces import Experts
 from spillway.model.layers.weight_sums import WeightSum, weight_gradient
 
 
@@ -149,7 +151,7 @@ class MagnitudeForward:
 class ExpertsForward:
     """Stands for the forward of a PEFT `ParamWrapper`, which parametrises a parameter; the engine binds plain tensors.
     While the module runs, the sum of the base and its adapter stands in for the parameter. The sum and its gradient
-    are each as large as the parameter."""
+    are each as large as the parameter. Neither is made of experts in pieces."""
 
     module: Any
     adapter: str
@@ -172,6 +174,8 @@ def add_adapter(module: Any, frozen: torch.Tensor, adapter: str) -> Any:
     if not hasattr(module, "get_delta_factors"):  # releases of PEFT that make the product first
         return frozen + module.get_delta_weight(adapter)
     left, right, scaling = module.get_delta_factors(adapter)
+    if isinstance(frozen, Experts):
+        return add_factors(frozen, left, right, scaling)
     return torch.baddbmm(frozen, left, right, alpha=scaling)
 
 

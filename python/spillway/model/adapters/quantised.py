@@ -23,7 +23,7 @@ from spillway.model.meta.describe import NAMES
 from spillway.model.meta.meta_model import bare_name, pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Set
 
     from spillway.config import Config
     from spillway.model.meta.meta_model import MetaModel
@@ -45,15 +45,21 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
-    whole = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
-    whole |= {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
-    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in meta_model.packed):
-        places = meta_model.places[id(parameter)]
-        count = count_pieces(places[0][0], parameter) if len(places) == 1 and id(parameter) not in whole else 0
-        if count > 0:
-            meta_model.pieces[id(parameter)] = count
+    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
+    meta_model.pieces = count_all_pieces(meta_model, meta_model.packed.keys() - adapted)
     if config.expert_loading == "on_demand":
         meta_model.on_demand = find_on_demand(meta_model, form)
+
+
+def count_all_pieces(meta_model: MetaModel, chosen: Set[int]) -> dict[int, int]:
+    """The pieces of those of the chosen parameters, by identity, that have some and one place in one stage."""
+    shared = {id(parameter) for stage in meta_model.stages for parameter in stage.shared}
+    counts = {}
+    for parameter in (it for stage in meta_model.stages for it in stage.parameters if id(it) in chosen - shared):
+        places = meta_model.places[id(parameter)]
+        if len(places) == 1 and (count := count_pieces(places[0][0], parameter)) > 0:
+            counts[id(parameter)] = count
+    return counts
 
 
 def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
@@ -63,8 +69,8 @@ def find_on_demand(meta_model: MetaModel, form: str) -> set[int]:
     values = {id(parameter): parameter[0].numel() for parameter in parameters}
     if not values:
         raise InputError(
-            "expert_loading: no layer has experts in one frozen parameter without adapters, which could come on "
-            "demand; leave the key out"
+            "expert_loading: no layer has experts in one parameter that a pass can take a few at a time; leave the key "
+            "out"
         )
     unit = _engine.granule_values(form, NAMES[meta_model.kept])
     if whole := {key for key, count in values.items() if count % unit == 0}:
@@ -89,10 +95,11 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def find_adapted(layer: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters that PEFT's `ParamWrapper` adds an adapter to. A pass makes the sum of all their experts."""
+    """The parameters to whose experts a pass adds their adapters, all at once: those of PEFT's `ParamWrapper` in
+    releases that do not give its factors (`adapted_pieces`)."""
     for module in layer.modules():
         name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
-        if name is not None and base is not None:
+        if name is not None and base is not None and not hasattr(module, "get_delta_factors"):
             yield base()._parameters[name]
 
 

@@ -91,6 +91,7 @@ class Groups(torch.autograd.Function):
         to_x, to_weights = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if to_weights else None, weights if to_x or to_weights else None)
         ctx.ends = ends
+        announce(weights, ends)
         product = x.new_empty(x.shape[0], weights.shape[2])
         for number, rows in list_groups(ends):
             multiply(x[rows], weights[number], out=product[rows])
@@ -103,12 +104,20 @@ class Groups(torch.autograd.Function):
         to_x, to_weights = ctx.needs_input_grad[:2]
         of_x = gradient.new_empty(gradient.shape[0], weights.shape[1]) if to_x else None
         of_weights = torch.zeros_like(weights) if to_weights else None
+        if to_x:
+            announce(weights, ctx.ends)
         for number, rows in list_groups(ctx.ends):
             if of_x is not None:
                 multiply(gradient[rows], weights[number].t(), out=of_x[rows])
             if of_weights is not None:
                 torch.mm(x[rows].t(), gradient[rows], out=of_weights[number])
         return of_x, of_weights, None
+
+
+def announce(weights: Any, ends: Sequence[int]) -> None:
+    """Begins to bring the weights of groups that are not empty, where they come on demand (`pieces`)."""
+    if (ask := getattr(weights, "announce", None)) is not None:
+        ask(ends)
 
 
 def list_groups(ends: Sequence[int]) -> Iterator[tuple[int, slice]]:
@@ -155,6 +164,8 @@ def multiply_groups(input: Any, weight: Any, offs: Any = None, **others: Any) ->
     if has_others or offs is None or input.dim() != 2 or weight.dim() != 3 or not input.is_cpu:
         return None
     if isinstance(offs, FakeTensor) or offs.is_meta or input.dtype != weight.dtype:
+        return None
+    if getattr(weight, "multiplies_itself", False):  # `pieces`
         return None
     ends = offs.tolist()
     few = any(count_missing_rows(rows.stop - rows.start) for _, rows in list_groups(ends))

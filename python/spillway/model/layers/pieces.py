@@ -5,18 +5,24 @@ done with it, in forward and in backward: views are views of it, and a product a
 experts at a time, in one place for all (the engine's plan/conversion.h). Autograd saves it as any weight, which takes
 nothing. Experts that no token met are not converted. The products are those of a layer whose experts were converted
 before it began: of the same values, in the same order, so all bits are the same.
+
+Experts may have products of their own, above autograd: those with adapters (`adapted_pieces`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.torch_version import TorchVersion
+
+from spillway.model.layers.few_rows import GROUPED as PRODUCTS
+from spillway.model.layers.few_rows import multiply as multiply_matrices
+from spillway.model.layers.few_rows import read_name
 
 AT_ONCE = 4  # plan::kPiecesAtOnce
 BLOCK = 64  # values: kernels::kPackedBlock
@@ -76,6 +82,14 @@ class Place:
         return self._values[:count]
 
 
+class OwnProduct(Protocol):
+    """A grouped product with experts, above autograd, in place of PyTorch's."""
+
+    def multiply(self, func: Any, x: torch.Tensor, part: Part, offs: torch.Tensor) -> torch.Tensor:
+        """Rows of x, sorted by expert, times the matrix of each; `offs`: where the rows of each expert end. `func`: the
+        product of plain tensors."""
+
+
 @dataclass(frozen=True)
 class Part:
     """The part of a tensor that a view has: all experts, or one; `turned`: rows and columns have changed places."""
@@ -83,12 +97,15 @@ class Part:
     place: Place
     expert: int | None = None
     turned: bool = False
+    product: OwnProduct | None = None
 
     def turn(self) -> Part:
-        return Part(self.place, self.expert, not self.turned)
+        return replace(self, turned=not self.turned)
 
     def select(self, expert: int) -> Part:
-        return Part(self.place, expert % self.place.meta.shape[0], self.turned)
+        if self.product is not None:
+            raise NotImplementedError("one expert was asked for of experts that have their own products")
+        return replace(self, expert=expert % self.place.meta.shape[0])
 
     def shape(self) -> torch.Tensor:
         """A tensor without bytes, of its shape and strides."""
@@ -127,7 +144,22 @@ class Experts(torch.Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"Experts({tuple(self.shape)})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if read_name(func) in PRODUCTS and any(isinstance(it, Experts) and it.multiplies_itself for it in args):
+            return multiply_by_own_product(func, *args, **named)
+        return torch._C._disabled_torch_function_impl(func, types, args, named)
+
+    def announce(self, ends: Sequence[int]) -> None:
+        """Asks for the experts that rows meet before the first product; `ends`: where the rows of each expert end."""
+        if self.part.place.on_demand:
+            self.part.place.ask(list(list_runs([0, *ends], gaps=False)))
+
+    @property
+    def multiplies_itself(self) -> bool:
+        """True if its grouped products are not PyTorch's."""
+        return self.part.product is not None
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -161,18 +193,34 @@ def multiply(func: Any, *args: Any, **named: Any) -> Any:
     return func(*(it.part.values() if isinstance(it, Experts) else it for it in args), **named)
 
 
+def multiply_by_own_product(func: Any, x: torch.Tensor, experts: Experts, offs: torch.Tensor, **named: Any) -> Any:
+    product = experts.part.product
+    if product is None or x.dim() != 2 or any(it is not None for it in named.values()):
+        raise NotImplementedError(f"experts that have their own products were asked for another form of {func}")
+
+    def multiply_plain(rows: torch.Tensor, values: torch.Tensor, ends: torch.Tensor) -> Any:
+        return func(rows, values, offs=ends)
+
+    return product.multiply(multiply_plain, x, replace(experts.part, product=None), offs)
+
+
 def multiply_groups(func: Any, x: torch.Tensor, experts: Experts, offs: torch.Tensor, *args: Any, **named: Any) -> Any:
     """Rows of x, sorted by expert, times the matrix of each; `offs`: where the rows of each expert end."""
     if isinstance(x, Experts) or x.dim() != 2 or any(it is not None for it in (*args, *named.values())):
         raise NotImplementedError(f"experts that are converted in pieces were asked for another form of {func}")
-    product = x.new_empty(x.shape[0], experts.shape[2])
-    ends = [0, *offs.tolist()]
-    place = experts.part.place
-    runs = list(list_runs(ends, gaps=not place.on_demand))
-    place.ask(runs)
+    return multiply_runs(func, x, experts.part, offs, [0, *offs.tolist()])
+
+
+def multiply_runs(
+    func: Callable[..., Any], x: torch.Tensor, part: Part, offs: torch.Tensor, ends: Sequence[int]
+) -> torch.Tensor:
+    """The product of `multiply_groups`, without adapters. `func`: makes it of a few experts on a device."""
+    product = x.new_empty(x.shape[0], part.shape().shape[2])
+    runs = list(list_runs(ends, gaps=not part.place.on_demand))
+    part.place.ask(runs)
     for first, count in runs:
         begin, end = ends[first], ends[first + count]
-        rows, out, values = x[begin:end], product[begin:end], experts.part.values_of(first, count)
+        rows, out, values = x[begin:end], product[begin:end], part.values_of(first, count)
         if x.is_cpu:
             multiply_one_by_one(rows, values, [it - begin for it in ends[first : first + count + 1]], out)
         else:
@@ -184,7 +232,7 @@ def multiply_one_by_one(x: torch.Tensor, values: torch.Tensor, ends: Sequence[in
     """A run of experts, as PyTorch multiplies them on CPUs, and without temporaries."""
     for number, (begin, end) in enumerate(pairwise(ends)):
         if end > begin:
-            torch.mm(x[begin:end], values[number], out=out[begin:end])
+            multiply_matrices(x[begin:end], values[number], out=out[begin:end])
 
 
 def multiply_at_once(func: Any, x: torch.Tensor, values: torch.Tensor, offs: torch.Tensor, out: torch.Tensor) -> None:

@@ -146,7 +146,7 @@ class TimedEngine(PlainEngine):
         than caches hold. All pieces are kept as the same few."""
         assert self._kept is not None
         at = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
-        pieces = self.weight(tensor)[:count].view(-1)
+        pieces = self.weight(tensor)[:count].data.view(-1)  # autograd does not count this change
         kept = self._kept[at : at + pieces.numel()]
         if self._place.device.type == "cpu":
             began = time.perf_counter()
