@@ -3,10 +3,10 @@
 gpu_ranks.py --shape 1.5b --sequence 2048 --batch 4 --micro-batches 4 --processes 2 [--device cuda:0 | simulated]
              [--steps 8] [--gpu-memory BYTES] [--backend nccl] [--set KEY=VALUE ...]
 
-Weights and tokens are random. `--micro-batches` counts those of all processes. Gradients are summed in `--virtual-ranks`
-groups, so that any number of processes up to it has the same bits: `losses` and `grad_norms` of two processes are equal
-to those of one. `link_bytes` has what the first process's GPU counted in the last step. With `--device cuda:0` a process
-takes the GPU of its rank.
+Weights and tokens are random. `--micro-batches` counts those of all processes. Gradients are summed in
+`--virtual-ranks` groups, so that any number of processes up to it has the same bits: `losses` and `grad_norms` of two
+processes are equal to those of one. `link_bytes` has what the first process's GPU counted in the last step. With
+`--device cuda:0` a process takes the GPU of its rank.
 """
 
 from __future__ import annotations

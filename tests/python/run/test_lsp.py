@@ -389,7 +389,7 @@ def test_copies_that_take_changes_have_the_bits_of_the_masters(
 
 
 def count_uploads(model: Path, monkeypatch: pytest.MonkeyPatch, changes: bool, master: str) -> int:
-    """Bytes that the link counted to the device in a step whose weights no caller stored. Pages are small beside them."""
+    """Bytes that the link counted to the device in a step whose weights no caller stored."""
     with monkeypatch.context() as patches:
         keep_copies(patches, changes)
         session = native.opened(
