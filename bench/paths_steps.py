@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from typing import Any, NamedTuple
 
 from figures import RESULTS, machine, processor, save
 from network import model, steps_of
+from ranks import start_ranks, wait_ranks
 from throttled import Throttled, throttled
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "python" / "support"))
@@ -51,6 +51,7 @@ RESERVE = 400  # MiB of each path, for its file system and the least volume
 FIXED = (2 / 3, 1 / 3)  # of the state, on the local and on the remote path
 ROOM = 1.05  # of a path with a fixed part, beside it
 SECTOR = 512
+PORT = 29547
 LOOK = 0.005  # seconds between two looks at the metrics
 
 
@@ -164,19 +165,9 @@ def run_processes(case: Case, at: Places, steps: int) -> dict[str, Any]:
                  "--gradient_accumulation_steps", "1", "--output_dir", str(out), "--save_only_model", "true",
                  "--placement", "path", "--dram_budget", BUDGET]  # fmt: skip
         words += [word for path in at.words for word in ("--storage", path)]
-        running = []
-        for rank in range(case.processes):
-            environment = os.environ | {
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29547", "RANK": str(rank), "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(case.processes), "LOCAL_WORLD_SIZE": str(case.processes), "OMP_NUM_THREADS": "1",
-            }  # fmt: skip
-            log = stack.enter_context((folder / f"{rank}.log").open("wb"))
-            running.append(subprocess.Popen([*at.paths.prefix, *words], env=environment, stdout=log, stderr=log))
-            stack.callback(running[-1].kill)
+        running = stack.enter_context(start_ranks([*at.paths.prefix, *words], case.processes, folder, PORT))
         counts = watch_steps(out, running, at.paths, steps)
-        codes = [process.wait() for process in running]
-        if any(codes):
-            raise SystemExit(f"exit codes {codes}: " + (folder / "0.log").read_text(errors="replace")[-2000:])
+        wait_ranks(running, folder)
         plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))
         seconds = steps_of(out)
     counted = len(counts) - 2  # of the steps from the second on but the last, whose checkpoint is written as well

@@ -1,8 +1,9 @@
 // Replays the transfers and updates of a training step without its compute: how fast can the path and the update lane
 // go, and what do they take from a compute loop beside them?
 //
-//   replay DIRECTORY [SHAPE] [DRAM_GIB] [STEPS]      SHAPE: 0.5b (default), 1.5b, tiny
+//   replay DIRECTORY[,DIRECTORY...] [SHAPE] [DRAM_GIB] [STEPS]      SHAPE: 0.5b (default), 1.5b, tiny
 //
+// Each directory is a path. Each step is a line, with the bytes that each path has read and written.
 // Everything lives on the path (30 bytes per parameter and step, 32 of a tied table). Passes return at once, so the
 // step takes as long as path and update need. Run it beside a PyTorch loop (bench/overlap.py does) to see what each
 // costs the other.
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,16 @@ namespace {
 struct Shape {
   std::int64_t hidden, ffn, layers, kv, vocabulary;
 };
+
+/// One path for each directory between commas.
+void add_paths(const std::string& directories, spillway::Settings& settings) {
+  std::istringstream words(directories);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto number = std::to_string(settings.budget.paths.size());
+    settings.storage.places.push_back({word});
+    settings.budget.paths.push_back({.name = "path:" + number, .capacity = 64 * spillway::GiB});
+  }
+}
 
 spillway::plan::Description describe(const Shape& shape, std::uint64_t tokens) {
   using spillway::state::BlockRole;
@@ -64,23 +76,31 @@ int run(int argc, char** argv) {
                                        : Shape{896, 4864, 24, 128, 151936};
   const std::uint64_t tokens = 1024;
   spillway::Settings settings;
-  settings.storage = spillway::StorageOptions{.places = {{argv[1]}}};
+  add_paths(argv[1], settings);
   settings.budget.dram = static_cast<spillway::Bytes>((argc > 3 ? std::atof(argv[3]) : 2.0) * spillway::GiB);
-  settings.budget.paths = {{.name = "path:0", .capacity = 64 * spillway::GiB}};
   settings.budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
   const int steps = argc > 4 ? std::atoi(argv[4]) : 3;
-  spillway::Engine engine(describe(shape, tokens), settings);
+  auto model = describe(shape, tokens);
+  if (name == "tiny") model.chunk_elements = 256 * 1024;  // so many chunks that each path gets its share
+  spillway::Engine engine(model, settings);
   engine.start();
   std::vector<std::int64_t> ids(tokens);
   for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(i * 147) % shape.vocabulary;
   std::vector<std::byte> zeros(spillway::round_up(engine.layout().largest_chunk(), 4096) * 4);
   step(engine, ids, zeros);  // nothing to update yet
+  auto before = engine.counters().paths;
   const auto& plan = engine.plan();
   const double bytes = static_cast<double>(plan.read_per_step + plan.written_per_step);
   for (int i = 0; i < steps; ++i) {
     const auto result = step(engine, ids, zeros);
-    std::printf("step %d: %.2f s, %.2f GB, %.2f GB/s, %.1f bytes per parameter\n", i + 1, result.seconds, bytes / 1e9,
+    std::printf("step %d: %.2f s, %.2f GB, %.2f GB/s, %.1f bytes per parameter", i + 1, result.seconds, bytes / 1e9,
                 bytes / 1e9 / result.seconds, bytes / static_cast<double>(engine.layout().parameters()));
+    for (const auto& [which, path] : engine.counters().paths) {
+      std::printf(", %s %llu %llu", which.c_str(), static_cast<unsigned long long>(path.read - before[which].read),
+                  static_cast<unsigned long long>(path.written - before[which].written));
+    }
+    std::puts("");
+    before = engine.counters().paths;
     std::fflush(stdout);
   }
   return 0;
@@ -90,7 +110,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: replay DIRECTORY [0.5b|1.5b|tiny] [DRAM_GIB] [STEPS]\n");
+    std::fprintf(stderr, "usage: replay DIRECTORY[,DIRECTORY...] [0.5b|1.5b|tiny] [DRAM_GIB] [STEPS]\n");
     return 2;
   }
   try {

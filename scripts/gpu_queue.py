@@ -60,8 +60,9 @@ TINY_VALUES = {
     "--minutes": "0",  # no limit
 }
 TINY_SHAPES = {"30b-a3b": "tiny-moe"}
-ENGINE_PROGRAMS = ("bench/engine_run.py", "bench/gpu_images.py")  # which `--tiny` runs on the simulated device
-GPU_ONLY = ("--liger", "--offload")
+# `--tiny` runs these on the simulated device.
+ENGINE_PROGRAMS = ("bench/engine_run.py", "bench/gpu_images.py", "bench/gpu_ranks.py")
+GPU_ONLY = ("--liger", "--offload", "--backend")
 TINY_LIMITS = {"--sequence": 64, "--batch": 2, "--micro-batches": 2, "--steps": 3, "--repeats": 2}
 
 

@@ -56,7 +56,7 @@ cxl_memory() {
 
 depmod 2>/dev/null
 # Modules that the machine was not given are of another kind of machine, or part of the kernel.
-for module in virtio_pci 9pnet_virtio 9p nfsv4 nfsd; do modprobe $module 2>/dev/null; done
+for module in virtio_pci 9pnet_virtio 9p nfsv4 nfsd loop crc32c_generic ext4; do modprobe $module 2>/dev/null; done
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=1048576 host /h || echo "@no files of the host"
 mount -t proc proc /h/proc
 mount -t sysfs sysfs /h/sys

@@ -6,7 +6,7 @@ numa: node 0 with two CPUs (768 MiB), nodes 1 and 2 with memory alone (384 MiB e
       a table of memory attributes (HMAT) of 200, 50 and 25 GB/s.
 cxl:  node 0 and two emulated CXL cards of 512 MiB, brought up through the kernel's own CXL drivers as nodes 1 and 2.
       Each access to them is emulated: 6 MB/s. Small tensors only.
-nfs:  one node, and a kernel with a client and a server of NFS.
+nfs:  one node, and a kernel with a client and a server of NFS, and with loop devices for a local drive.
 
 The command sees this machine's files read-only, the same working directory, and TMPDIR=/dev/shm to write to. QEMU
 translates every instruction (no KVM is needed): about 10 times slower, and all nodes as fast as each other, so nothing
@@ -45,7 +45,8 @@ HOST_MODULES = (
 NFS_MODULES = (
     "net/sunrpc/sunrpc net/sunrpc/auth_gss/auth_rpcgss net/dns_resolver/dns_resolver fs/lockd/lockd "
     "fs/nfs_common/grace fs/nfs_common/nfs_acl fs/nfs_common/nfs_ssc fs/nfs_common/nfs_localio "
-    "fs/nfs/nfs fs/nfs/nfsv4 fs/nfsd/nfsd"
+    "fs/nfs/nfs fs/nfs/nfsv4 fs/nfsd/nfsd "
+    "drivers/block/loop crypto/crc32c_generic lib/libcrc32c lib/crc16 fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4"
 )
 
 

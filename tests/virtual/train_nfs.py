@@ -23,6 +23,7 @@ sys.dont_write_bytecode = True
 
 ADDRESS = "127.0.0.1"
 CLIENTS = "loopback"  # what the server calls those that may mount
+PORT = 2049  # of the server
 LAST = 2**31 - 1  # seconds: what the server is told never expires
 # Of linux/nfsd/export.h: any port, no check that a file lies below the export, no locks by another protocol, numbered.
 INSECURE_PORT, NO_SUBTREE_CHECK, NO_LOCK_AUTHENTICATION, NUMBERED = 0x2, 0x400, 0x800, 0x2000
@@ -65,14 +66,16 @@ def serve(exported: Path) -> None:
     tell("auth.unix.ip", f"nfsd {ADDRESS} {LAST} {CLIENTS}")
     tell("nfsd.export", f"{CLIENTS} {exported} {LAST} {flags} {NOBODY} {NOBODY} {NUMBER}")
     tell("nfsd.fh", f"{CLIENTS} 1 \\x{NUMBER:08x} {LAST} {exported}")
-    (control / "portlist").write_text("tcp 2049\n")
+    (control / "portlist").write_text(f"tcp {PORT}\n")
     (control / "threads").write_text("4\n")
 
 
 class Server:
     """As `served.Server`, of a kernel."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, port: int = PORT, patience: int = 60) -> None:
+        """The client connects to `port`: that of the server, or of what stands before it. After `patience` seconds it
+        sends a request again."""
         self.directory = work / "remote"
         exported = work / "exported"
         for place in (exported, self.directory):
@@ -83,7 +86,8 @@ class Server:
         by_wire = Path("/sys/module/nfs/parameters/localio_enabled")  # else a client beside its server goes past RPC
         if by_wire.exists():
             by_wire.write_text("N")
-        mount(f"{ADDRESS}:/", self.directory, "nfs4", f"addr={ADDRESS},clientaddr={ADDRESS},vers=4.2,sec=sys,hard")
+        options = f"addr={ADDRESS},port={port},clientaddr={ADDRESS},vers=4.2,sec=sys,hard,timeo={10 * patience}"
+        mount(f"{ADDRESS}:/", self.directory, "nfs4", options)
         print(next(line for line in Path("/proc/mounts").read_text().splitlines() if " nfs4 " in line), flush=True)
 
     def go_away(self) -> None:

@@ -41,6 +41,21 @@ def test_each_program_takes_the_options_of_its_part(words: list[str], is_tiny: b
         assert module.make_config(arguments, tmp_path).gpu_memory > 0
 
 
+def test_processes_of_a_row_take_the_gpus_of_their_ranks_and_one_number_of_micro_batches(tmp_path: Path) -> None:
+    (row,) = (row for row in ROWS if row.name == "two-gpus")
+    module = importlib.import_module("gpu_ranks")
+    processes, lines = [], []
+    for words in row.parts.values():
+        options = [gpu_queue.fill(word, {"device": "cuda:0"}) for word in words[1:]]
+        arguments = module.parser().parse_args(options)
+        processes.append(arguments.processes)
+        lines.append(module.choose_words(arguments, tmp_path))
+    assert processes == [1, 2, 2]
+    assert all(words[words.index("--device") + 1] == "cuda" for words in lines)
+    assert [words for words in lines if "--ddp_backend" in words] == [[*lines[0], "--ddp_backend", "nccl"]]
+    assert lines[0] == lines[1] and lines[0][lines[0].index("--virtual_ranks") + 1] == "2"
+
+
 def test_each_row_has_a_name_a_reason_and_at_most_eight_and_a_half_minutes() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 19
     assert all(row.decides and row.parts and 0 < row.minutes <= 8.5 for row in ROWS)

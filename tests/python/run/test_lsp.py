@@ -28,6 +28,7 @@ from spillway.output import state
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
 MODULES = r"q_proj|down_proj|up_proj"
 LEARNED = 1e-2  # AdamW divides slopes by their own size, those that are zero but for rounding, too
+RANK = 64  # of a matrix of 256 rows or columns
 BITS = 2e-4  # projectors are eigenvectors, which differ by more than a gradient's rounding
 
 
@@ -353,14 +354,14 @@ def test_updated_on_a_device_no_bit_is_another(
     assert plan["device_blocks"]["state_and_update"] == 4 and plan["device_blocks"]["streamed"] == 0
 
 
-def keep_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_copies(monkeypatch: pytest.MonkeyPatch, changes: bool = True) -> None:
     """Copies of all weights stay on a device, and those of matrices in subspaces take changes."""
     settings = device.settings
 
     def copying(*given: Any) -> DeviceSettings | None:
         made = settings(*given)
         if made is not None:
-            made.weight, made.state, made.device_updated, made.applies_changes = 1.0, 0.0, 0.0, True
+            made.weight, made.state, made.device_updated, made.applies_changes = 1.0, 0.0, 0.0, changes
         return made
 
     monkeypatch.setattr(device, "settings", copying)
@@ -385,6 +386,37 @@ def test_copies_that_take_changes_have_the_bits_of_the_masters(
     assert real_runs.metrics(copied) == real_runs.metrics(again) == real_runs.metrics(whole)
     plan = json.loads((copied / "plan.json").read_text())
     assert plan["device_blocks"]["matrices_that_take_changes"] == 14
+
+
+def count_uploads(model: Path, monkeypatch: pytest.MonkeyPatch, changes: bool, master: str) -> int:
+    """Bytes that the link counted to the device in a step whose weights no caller stored."""
+    with monkeypatch.context() as patches:
+        keep_copies(patches, changes)
+        session = native.opened(
+            model, both_ways.SHAPE, chunk=1 << 20, compute_dtype="bf16", device="simulated", lsp_residual="none",
+            lsp_rank=RANK, lsp_nonzeros=4, lsp_master=master, activation_recompute="all", **LSP,
+        )  # fmt: skip
+    work = both_ways.steps_of(session._spec.meta_model.config.vocab_size)
+    try:
+        return [session.step(step, both_ways.RATE).link_bytes["to_device"] for step in work[:3]][-1]
+    finally:
+        session.close()
+
+
+def test_changes_of_s_take_the_place_of_weights_on_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight takes 2 bytes an element. A change takes 4 bytes an element of S, or 2 with bf16 masters."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, **heads}
+    both_ways.save(tiny_config("llama", True, num_hidden_layers=2, **sizes), tmp_path / "model", 7)
+    weights = 2 * 2 * (4 * 256 * 256 + 3 * 256 * 1024)
+    changes = 14 * RANK * RANK
+    whole, exact, halved = (
+        count_uploads(tmp_path / "model", monkeypatch, change, master)
+        for change, master in ((False, "exact"), (True, "exact"), (True, "bf16"))
+    )
+    assert whole > weights > 2 * changes
+    assert whole - exact == pytest.approx(weights - 4 * changes, rel=0.1)
+    assert exact - halved == 2 * changes
 
 
 def state_bytes(plan: dict[str, Any]) -> int:
