@@ -70,7 +70,7 @@ def test_vllm_samples_with_the_weights_of_each_step(given: Path, tmp_path: Path,
     import test_grpo_server
     from test_grpo_trainer import Watched
 
-    reward, keys = Watched(), {"method": "lora", "lora_r": 4} if method == "lora" else {}
+    reward, keys = Watched(), {"method": "lora", "lora_r": 4, "lora_dropout": 0.0} if method == "lora" else {}
     more = ["--enable-lora"] if method == "lora" else []
     with serving(given / "model", tmp_path / "vllm.log", *more) as server:
         settings = {"max_steps": steps, "max_completion_length": 12, "learning_rate": 1e-2}
