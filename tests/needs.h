@@ -58,6 +58,7 @@
   X(trl)                         \
   X(uring)                       \
   X(uvicorn)                     \
+  X(vllm)                        \
   X(xxhash)
 
 namespace spillway::testing {

@@ -22,6 +22,7 @@ ENGINES = (
 PAUSE = 0.2  # seconds between two looks at a server that is starting
 QUOTED = 300  # characters of a server's refusal
 LOOK_SECONDS = 10.0  # for a question that takes no computing
+UNREADABLE = "output that does not match the expected"  # words of llama-server about bytes of no character
 
 
 class Refused(Exception):
@@ -30,6 +31,11 @@ class Refused(Exception):
     def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status} {words}")
         self.status = status
+
+    @property
+    def is_of_text(self) -> bool:
+        """True if the server took the request, and refuses the text that it sampled."""
+        return UNREADABLE in str(self)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ def find_form(server: Server, model: str, tokenizer: Any) -> Form:
             server.ask("/v1/completions", {"model": model, "max_tokens": 1, **form.write(prompt)})
             return form
         except (Refused, OSError) as error:
+            if isinstance(error, Refused) and error.is_of_text:
+                return form
             words = words or str(error)
     raise InputError(f"generation: {server.url} gives no completion of {PROBE!r}: {words}; {ENGINES}")
 

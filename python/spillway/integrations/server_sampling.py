@@ -32,6 +32,7 @@ ADAPTER = "spillway"  # begins the name of an adapter on the server
 AT_ONCE = 64  # requests that wait for an answer
 ENDS = ("stop", "length")  # values of finish_reason
 SEEDS = 2**31 - 1
+TRIES = 8  # of a completion that the server refuses for its text
 CERTAIN = 1e-9  # of a log-probability that is 0
 # of a GenerationConfig: the value that changes nothing, and the names that servers have for it
 SAMPLING: dict[str, tuple[float, tuple[str, ...]]] = {
@@ -69,7 +70,7 @@ class ServerSampler:
         self._delivered: tuple[Any, int] | None = None  # the session and the step of the weights that the server has
         self._name = ""  # of the model or the adapter, in requests
         self._form: Form | None = None if server.update is not None else Form()  # None: not known yet
-        self._warned = False
+        self._said: set[str] = set()  # kinds of warnings
         self.divides = True  # its log-probabilities are of logits that were divided by the temperature
         self._is_known = False  # that it divides them, or not
         # by prompt and completion, of the last call
@@ -174,7 +175,7 @@ class ServerSampler:
                 **form.write(told),
                 **find_sampling(config),
             }
-            answer = self._server.ask("/v1/completions", body)
+            answer = self._ask(body)
         except (OSError, Refused, ValueError) as error:
             raise SpillwayError(
                 f"generation: {self._server.url} gave no completion: {first_line(error)}. Steps that were saved are "
@@ -183,7 +184,7 @@ class ServerSampler:
         choice = find_choice(self._server.url, answer)
         tokens = find_tokens(choice)
         if tokens is None:
-            self._say_texts()
+            self._say(RETOKENIZED)
             tokens = self._trainer.processing_class(choice["text"], add_special_tokens=False)["input_ids"]
             tokens = tokens[: config.max_new_tokens - (choice.get("finish_reason") == "stop")]
         sampled = count_sampled(answer, len(tokens))
@@ -193,6 +194,19 @@ class ServerSampler:
         if checks:
             self._check(tokens, sampled, choice, config)
         return Completion(tokens, values)
+
+    def _ask(self, body: dict[str, Any]) -> Any:
+        """The answer to a request. llama-server may refuse the text that it sampled. The request then gets the next
+        seed. Raises Refused and OSError."""
+        for seed in range(body["seed"], body["seed"] + TRIES):
+            try:
+                return self._server.ask("/v1/completions", {**body, "seed": seed})
+            except Refused as error:
+                if not error.is_of_text:
+                    raise
+                refusal = error
+                self._say(f"generation: the server refused a completion of its own, so another was sampled: {error}")
+        raise refusal
 
     def _look_for_division(self, config: Any) -> None:
         """Asks for the likeliest token alone. What is left of the distribution when the server has processed the logits
@@ -220,10 +234,11 @@ class ServerSampler:
                 f"{config.max_new_tokens}: give it a longer context (vLLM: --max-model-len, llama-server: --ctx-size)"
             )
 
-    def _say_texts(self) -> None:
-        if not self._warned:
-            self._warned = True
-            LOGGER.warning(RETOKENIZED)
+    def _say(self, words: str) -> None:
+        """Warns once of each kind."""
+        if (kind := words.partition(",")[0]) not in self._said:
+            self._said.add(kind)
+            LOGGER.warning(words)
 
 
 def name_run(output_dir: str | None) -> str:

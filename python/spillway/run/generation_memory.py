@@ -69,9 +69,7 @@ def measure_generation(
 ) -> GenerationMemory:
     """The memory to sample `rows` completions at once, which get `length` tokens long with their prompts. DoesNotFit
     where that alone exceeds a budget. `on_host`: beside a compute device, too."""
-    weights, budget = count_weight_bytes(model), memory_budget(config)
-    drawing = MARGIN + 2 * rows * count_drawing_bytes(model.config)
-    work = drawing + 2 * rows * count_cache_bytes(model.config, length)
+    (weights, drawing, work), budget = count_parts(model, rows, length), memory_budget(config)
     if config.device == "cpu" or on_host:
         check_memory(weights, weights + work, budget, process_memory.resident(), "DRAM", "dram_budget", advice)
         return GenerationMemory(advice, 2 * weights + work)
@@ -79,6 +77,12 @@ def measure_generation(
     check_memory(weights, work, device.find_memory(config, budget, place), 0, config.device, "gpu_memory", advice)
     # A simulated device has the host's memory, and the host's products.
     return GenerationMemory(advice, drawing if place.on_gpu else 2 * weights + work, weights + work)
+
+
+def count_parts(model: Any, rows: int, length: int) -> tuple[int, int, int]:
+    """Bytes of the weights, of drawing tokens, and of drawing with keys and values."""
+    drawing = MARGIN + 2 * rows * count_drawing_bytes(model.config)
+    return count_weight_bytes(model), drawing, drawing + 2 * rows * count_cache_bytes(model.config, length)
 
 
 def count_weight_bytes(model: Any) -> int:

@@ -17,7 +17,7 @@ from spillway.config import Config
 from spillway.config.checks import check_gpu_memory
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import nodes
-from spillway.run import cluster, described_images, replays
+from spillway.run import cluster, described_images, described_sampling, replays
 from spillway.run.described_work import growing, shape_of, traced, twice_as_long, work_of
 from spillway.run.machine_request import request_of, settings_of
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from spillway.model.measure.trace import StepTrace
     from spillway.model.spec import Verified
     from spillway.run.described_images import DescribedImages
+    from spillway.run.generation_memory import GenerationMemory
 
 GIB = 2**30
 GROUPS = ("weight", "state", "grad", "activation")
@@ -168,11 +169,20 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
-    engine = asked.engine()
+    engine = open_engine(asked, described_sampling.plan_sampling(config, model.spec.model_config, on_gpu), tell)
     plan = plan_of(engine, asked, config, several)
     if images is not None:
         plan |= images.summarise(asked.described().settings.seconds, shape_of(config, model, images), tell)
     return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace, images)
+
+
+def open_engine(asked: Asked, sampling: GenerationMemory | None, tell: Tell) -> Engine:
+    """An engine that has planned. A refusal says what `sampling` takes. Raises InputError, DoesNotFit."""
+    if sampling is None:
+        return asked.engine()
+    described_sampling.tell_of_sampling(sampling, tell)
+    with sampling.explain_refusals():
+        return asked.engine()
 
 
 def plan_of(engine: Engine, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
@@ -328,7 +338,10 @@ def ask_plan(
     request.settings, request.work = settings, work_of(config, model, here, images)
     shape, features = shape_of(config, model, images), images.memory.features if images else 0
     description = description_of(model, shape, config.ranks, profile.machines or None, features=features)
-    return Asked(description, request, profile)
+    asked = Asked(description, request, profile)
+    if memory := described_sampling.plan_sampling(config, model.spec.model_config, on_gpu):
+        described_sampling.add_sampling(request, memory, asked.described(), profile)
+    return asked
 
 
 def add_longer_rows(

@@ -120,20 +120,30 @@ class Sampler:
 
 def open_sampler(config: Config, prompts: Prompts, tokenizer: Any, model_config: Any) -> Sampler:
     """InputError for a reward function that is not there; DoesNotFit where the whole model exceeds the budget."""
-    import torch
-
-    from spillway.model.meta.on_meta import from_config
-    from spillway.model.source.source import DTYPES, is_multimodal
-
-    if is_multimodal(model_config):
-        raise InputError("reward_funcs: a run samples no completions of multimodal models; train on recorded ones")
-    functions = rewards.load_functions(config.reward_funcs)
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        model = from_config(copy.deepcopy(model_config), DTYPES[config.compute_dtype])
+    refuse_multimodal(model_config)
+    functions, model = rewards.load_functions(config.reward_funcs), describe_model(config, model_config)
     memory = measure_generation(
         model, config, count_most(config, len(prompts)), prompts.longest, on_host=False, advice=ADVICE
     )
     return Sampler(config, prompts, tokenizer, functions, memory)
+
+
+def refuse_multimodal(model_config: Any) -> None:
+    from spillway.model.source.source import is_multimodal
+
+    if is_multimodal(model_config):
+        raise InputError("reward_funcs: a run samples no completions of multimodal models; train on recorded ones")
+
+
+def describe_model(config: Config, model_config: Any) -> Any:
+    """The library's model without weights, in the type that layers compute in."""
+    import torch
+
+    from spillway.model.meta.on_meta import from_config
+    from spillway.model.source.source import DTYPES
+
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        return from_config(copy.deepcopy(model_config), DTYPES[config.compute_dtype])
 
 
 def count_prompts(config: Config) -> int:

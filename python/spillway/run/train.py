@@ -95,8 +95,6 @@ def plan_config(
     if config.profile is not None and (profile := elsewhere(config)):
         if config.objective_entry.has_teacher:
             tell("teacher: the plan of a described machine leaves the teacher's pass out")
-        if config.reward_funcs:
-            tell("reward_funcs: the plan of a described machine leaves the sampling of completions out")
         return plan_elsewhere(config, profile, tell, graph, show)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None

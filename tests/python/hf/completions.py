@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from spillway.integrations.server import UNREADABLE
+
 SEEDS = 2**31 - 1
 DEFAULTS = {"seed": 0, "stop_token_ids": [], "temperature": 1.0, "top_k": 0}  # of a request
 
@@ -32,6 +34,7 @@ class Completions:
     ends_after: int | None = None  # tokens that its context has room for
     processed: bool = False  # log-probabilities are those of the distribution that tokens are drawn from
     listed: Any = None  # answer of /v1/models; None: the model and its adapters
+    refuses: int = 0  # completions, whose texts llama-server refuses after it sampled them
     cuts: bool = False  # True: closes the connection inside a completion's answer
     model: Any = None
     adapters: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +85,8 @@ class Completions:
                 body = {**body, "prompt": self.tokenizer(body["prompt"])["input_ids"]}
             body = {**DEFAULTS, **body}
             self.bodies.append(body)
+            if len(self.bodies) <= self.refuses:
+                return 500, {"error": {"message": f"The model produced {UNREADABLE} Content-only format"}}
             return 200, {"choices": [self.complete(body)]}
         if path == "/restart":
             self.load(body["path"])

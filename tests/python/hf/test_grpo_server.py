@@ -317,6 +317,23 @@ class Spaced:
         return getattr(self.tokenizer, name)
 
 
+@pytest.mark.parametrize("refuses", [3, 1000])
+def test_a_text_that_the_server_refuses_is_sampled_again(
+    given: Path, tmp_path: Path, caplog: Any, refuses: int
+) -> None:
+    with completions.serving(given / "model", form="llama.cpp") as server:
+        server.refuses, update = refuses, functools.partial(real_load, server)
+        trainer = streamed(given, tmp_path / "out", Server(server.url, update=update), {"max_steps": 1})
+        if refuses > STEPS:
+            with pytest.raises(SpillwayError, match="does not match the expected Content-only format"):
+                trainer.train()
+            return
+        trainer.train()
+    assert len(server.bodies) == refuses + rollouts.STEP  # the first asks which requests the server takes
+    assert "refused a completion of its own" in caplog.text
+    assert DIFFERENCE in rows(trainer)[0]
+
+
 def test_a_server_of_texts_alone_with_other_tokens_is_refused(given: Path, tmp_path: Path) -> None:
     with completions.serving(given / "model", form="texts alone") as server:
         update = functools.partial(real_load, server)

@@ -10,12 +10,15 @@ import torch
 
 import llama_cpp_servers
 import real_runs
+from breadth import some
 from needs import package
 from spillway.cli import main
 from test_gguf import save_byte_tokenizer
 
 PROMPT = "the rain is in"
 NEW = 12  # tokens
+KINDS = ("llama-server", "llama_cpp.server")
+SAMPLED = (*((kind, 2) for kind in KINDS), ("llama-server", 20))  # servers and steps
 F32 = 0  # llama.cpp's number of the type
 LOGITS = 1e-3  # most that logits may differ
 NATS = 2e-2  # most that log-probabilities may differ: the servers keep keys and values in 16 bits
@@ -61,9 +64,10 @@ def test_an_exported_file_computes_as_the_model_does(given: Path, tmp_path: Path
     assert [token for token, _ in zip(stream, greedy, strict=False)] == greedy
 
 
-@pytest.mark.parametrize("kind", ["llama-server", "llama_cpp.server"])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind, steps", some(SAMPLED, SAMPLED[:2]))
 def test_a_server_of_llama_cpp_samples_with_the_weights_of_each_step(
-    given: Path, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    given: Path, tmp_path: Path, kind: str, steps: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     package("trl", "TRL is not installed")
     import test_grpo_server
@@ -72,19 +76,19 @@ def test_a_server_of_llama_cpp_samples_with_the_weights_of_each_step(
     llama_cpp_servers.find_converter()
     reward = Watched()
     with llama_cpp_servers.serving(kind, given / "model", tmp_path) as server:
-        more = {"max_steps": 2, "max_completion_length": NEW, "learning_rate": 1e-2}
+        more = {"max_steps": steps, "max_completion_length": NEW, "learning_rate": 1e-3}
         trainer = test_grpo_server.streamed(given, tmp_path / "out", server.describe(), more, reward)
         trainer.train()
     rows = test_grpo_server.rows(trainer)
-    assert [place.name for place in server.handed] == ["first", "step-0", "step-1"]
-    assert len(reward.tokens) == 16 and len({tuple(ids) for ids in reward.tokens}) > 8
+    assert [place.name for place in server.handed] == ["first", *(f"step-{step}" for step in range(steps))]
+    assert len(reward.tokens) == 8 * steps and len({tuple(ids) for ids in reward.tokens}) > 4 * steps
     if kind == "llama_cpp.server":
         assert "tokenized again" in caplog.text
     else:
         assert all(row[DIFFERENCE] < NATS for row in rows)
 
 
-@pytest.mark.parametrize("kind", ["llama-server", "llama_cpp.server"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_gives_the_same_completion_again(given: Path, tmp_path: Path, kind: str) -> None:
     llama_cpp_servers.find_converter()
     with llama_cpp_servers.serving(kind, given / "model", tmp_path) as server:

@@ -201,11 +201,14 @@ def test_a_type_that_is_none_is_refused(
 
 def save_byte_tokenizer(directory: Path, prepends: bool = False) -> None:
     """One of 320 tokens that falls back to bytes, as Llama 2's does. llama.cpp tells others by their digests.
-    `prepends`: texts begin with the first token and a space, as Llama 2's do and llama.cpp's too."""
+    `prepends`: texts begin with the first token and a space, as Llama 2's do and llama.cpp's too, and all tokens are
+    characters, since llama-server b10434 refuses the texts of others."""
     from tokenizers import Tokenizer, decoders, models, normalizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    words = [*tiny.SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *map(chr, range(0x2581, 0x25BD))]
+    count = 128 if prepends else 256
+    words = [*tiny.SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(count))]
+    words += map(chr, range(0x2581, 0x2581 + 320 - len(words)))
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
     replaced = normalizers.Replace(" ", "\u2581")
