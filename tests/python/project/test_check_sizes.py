@@ -6,6 +6,9 @@ from pathlib import Path
 
 from folders import REPOSITORY
 
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+import check_sizes  # noqa: E402
+
 
 def check(tree: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, REPOSITORY / "scripts" / "check_sizes.py", tree]
@@ -51,8 +54,8 @@ def test_a_line_more_is_refused(tmp_path: Path) -> None:
     assert result.returncode == 1
     said = result.stdout.splitlines()
     expected = [
-        "python/spillway/d.py:1: class Thing has 351 lines",
         "spillway/plan/a.cc:1: file a.cc has 501 lines",
+        "python/spillway/d.py:1: class Thing has 351 lines",
         "spillway/plan/b.cc:3: class Some has 352 lines",
         "spillway/state/f9.h:1: is one of 26 files that name LSP",
         "spillway/journal/e.h:1: has no tests/journal/e_test.cc",
@@ -60,3 +63,42 @@ def test_a_line_more_is_refused(tmp_path: Path) -> None:
     ]
     for line, begins in zip(said, expected, strict=True):
         assert line.startswith(begins), line
+
+
+def write_class(tree: Path, members: int) -> None:
+    """A class of 6 lines in a header, and members of 4 lines in two source files."""
+    write(tree, "spillway/plan/a.h", "class Some {\n public:\n  Some();\n\n  int a = 0;\n};\n")
+    forms = (
+        "Some::Some()\n    : a{1} {\n  b();\n}\n\n",
+        "std::vector<Other::Kind> Some::list(int a,\n                                    int b) const {\n  b();\n}\n\n",
+        "bool Some::operator<(int a) const {\n  b();\n  c();\n}\n\n",
+        "void Other::list() {\n  b();\n}\n\nint Some::a() { return 1; }\nint Some::b() { return 1; }\n"
+        "int Some::c() { return 1; }\nSome::~Some() = default;\n\n",
+    )
+    texts = [forms[number % len(forms)] for number in range(members)]
+    write(tree, "spillway/plan/a.cc", "".join(texts[::2]))
+    write(tree, "spillway/plan/b.cc", "".join(texts[1::2]))
+
+
+def test_members_outside_of_a_class_count(tmp_path: Path) -> None:
+    write_class(tmp_path, members=86)
+    write(tmp_path, "spillway/plan/c.cc", "struct Some {\n};\n\nint Some::own() {\n  return 1;\n}\n")
+    assert check(tmp_path).returncode == 0
+    write_class(tmp_path, members=87)
+    result = check(tmp_path)
+    assert result.returncode == 1
+    said = result.stdout.splitlines()[0]
+    assert said == "spillway/plan/a.h:1: class Some has 354 lines with its members; at most 350"
+
+
+def test_larger_classes_of_the_table_are_in_the_tree() -> None:
+    """A class that is small enough leaves the table."""
+    folder = REPOSITORY / "spillway"
+    texts = {str(file.relative_to(REPOSITORY)): file.read_text() for file in folder.rglob("*.[hc]*")}
+    measured = {
+        (it.path.rpartition("/")[0], it.name): it.lines
+        for it in check_sizes.measure_classes(sorted(texts.items()))
+        if it.path.endswith(".h")
+    }
+    for key in check_sizes.LARGER:
+        assert measured[key] > check_sizes.MOST["class"], key
