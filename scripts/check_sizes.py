@@ -27,7 +27,6 @@ LARGER = {
     ("spillway/execute", "Store"): 360,
     ("spillway/execute", "UpdateLanes"): 360,
     ("spillway/journal", "JournalState"): 880,
-    ("spillway/subspace", "Subspaces"): 360,
 }
 FOLDERS = ("spillway", "research/study", "python", "scripts", "examples")
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".py"}
