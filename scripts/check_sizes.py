@@ -23,7 +23,6 @@ LARGER = {
     ("spillway/execute", "Executor"): 620,
     ("spillway/execute", "GradientExchange"): 370,
     ("spillway/execute", "Gradients"): 450,
-    ("spillway/execute", "SparseEmbedding"): 440,
     ("spillway/execute", "Store"): 360,
     ("spillway/execute", "UpdateLanes"): 360,
     ("spillway/journal", "JournalState"): 880,
