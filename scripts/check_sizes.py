@@ -23,7 +23,6 @@ LARGER = {
     ("spillway/execute", "Executor"): 620,
     ("spillway/execute", "Gradients"): 450,
     ("spillway/execute", "Store"): 360,
-    ("spillway/execute", "UpdateLanes"): 360,
     ("spillway/journal", "JournalState"): 880,
 }
 FOLDERS = ("spillway", "research/study", "python", "scripts", "examples")
