@@ -36,11 +36,14 @@ GradientExchange::GradientExchange(const Parts& parts, SquareSlots& slots, std::
       slots_(slots),
       squares_(squares),
       last_(plan::has_hops(plan::Op::scatter, world_) ? plan::Op::scatter : plan::Op::local_scatter),
-      others_(rows_ != nullptr && rows_->dense() ? layout_.blocks()[rows_->block()].chunks : 0) {}
+      others_(rows_ != nullptr && rows_->dense() ? layout_.blocks()[rows_->block()].chunks : 0) {
+  if (rows_ == nullptr || schedule_.shared(Operand::sent_rows) == plan::kNone) return;
+  moved_rows_.emplace(schedule_, layout_, world_, arenas_, *rows_);
+}
 
 void GradientExchange::begin(const plan::VirtualRanks& ranks) {
   ranks_ = ranks;
-  list_rows();
+  if (moved_rows_) moved_rows_->begin();
   parts_.clear();
   if (others_.empty()) return;
   const auto& table = layout_.blocks()[rows_->block()];
@@ -98,12 +101,7 @@ std::vector<GradientExchange::ChunkSums> GradientExchange::sums_of(const plan::P
 
 std::vector<network::Message> GradientExchange::messages(const plan::Pass& pass, plan::Op op) {
   std::vector<network::Message> out;
-  if (traits(pass.kind).of_rows) {
-    for (const auto& hop : rows_moved_) {
-      if (hop.op == op) out.push_back(hop.message);
-    }
-    return out;
-  }
+  if (traits(pass.kind).of_rows) return moved_rows_ ? moved_rows_->messages(op) : out;
   for (const auto& it : sums_of(pass)) {
     for (const auto& sums : {it.gradient, it.samples}) {
       if (sums.elements > 0) add_hops(sums, it.owner, op, out);
@@ -139,6 +137,15 @@ void GradientExchange::arrived(const plan::Pass& pass, plan::Op op) {
     }
     if (op == last_ && it.grad != nullptr) finish(it);
   }
+}
+
+void GradientExchange::rows_arrived(plan::Op op) {
+  if (op == plan::Op::local_scatter) moved_rows_->join();
+  if (op != last_) return;
+  moved_rows_->round();
+  if (digests_ == nullptr || !digests_->wanted()) return;
+  const auto& table = layout_.blocks()[rows_->block()];
+  digests_->add_gradient(text("rows of ", table.name), table.first_chunk, rows_->rounded(), false);
 }
 
 /// Partial sums of this machine's processes for which this process is the relay.

@@ -4,12 +4,14 @@
 // the same routes. In host memory.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/reduced_gradients.h"
+#include "spillway/execute/row_exchange.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
 #include "spillway/execute/step_digests.h"
@@ -65,12 +67,6 @@ class GradientExchange {
     Sums gradient, samples;     ///< samples: of a reduced matrix
     std::byte* grad = nullptr;  ///< null: another process has the chunk
   };
-  /// Rows of sums of the embedding that this process sends or receives.
-  struct RowHop {
-    plan::Op op;
-    network::Message message;
-    std::size_t owner;  ///< of the rows
-  };
   [[nodiscard]] std::vector<ChunkSums> sums_of(const plan::Pass& pass) const;
   [[nodiscard]] plan::VirtualRanks ranks_of(std::size_t process) const {
     return ranks_.restrict_to(process, world_.size);
@@ -81,10 +77,6 @@ class GradientExchange {
   [[nodiscard]] std::size_t tensor_of(Index chunk) const { return layout_.spans(chunk).front().tensor; }
   [[nodiscard]] std::vector<Partial> list_machine_partials(const Sums& sums) const;
   void add_hops(const Sums& sums, std::size_t owner, plan::Op op, std::vector<network::Message>& out) const;
-  void list_rows();
-  void place_machine_rows();
-  [[nodiscard]] bool joins_rows_of(std::size_t owner) const;
-  [[nodiscard]] SparseEmbedding::Parts rows_for(std::size_t owner) const;
   void rows_arrived(plan::Op op);
   [[nodiscard]] float* whole(const Sums& sums) const;
   void finish(const ChunkSums& sums);
@@ -113,10 +105,9 @@ class GradientExchange {
   const std::span<double> squares_;
   const plan::Op last_;  ///< operation with which gradients are complete
   plan::VirtualRanks ranks_{1, 1};
-  std::vector<OtherRows> others_;                ///< by slice of a tied table; of this step
-  std::vector<device::Part> parts_;              ///< what they are made of
-  std::vector<RowHop> rows_moved_;               ///< of this step, in the order of messages
-  std::vector<float*> own_rows_, machine_rows_;  ///< by owner: this process's sums, and those that it adds for all here
+  std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
+  std::vector<device::Part> parts_;  ///< what they are made of
+  std::optional<RowExchange> moved_rows_;
 };
 
 }  // namespace spillway::execute

@@ -18,10 +18,10 @@
 #include "spillway/device/work.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/thread_pool.h"
+#include "spillway/execute/token_rows.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
-#include "spillway/plan/virtual_ranks.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
@@ -66,9 +66,9 @@ class SparseEmbedding {
     std::int64_t base = 0;               ///< the chunk's first row
   };
   [[nodiscard]] Kept in_chunk(const state::Chunk& chunk) const;
-  [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_; }
+  [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_.ids(); }
   /// Place of the fp32 sum of row number `row` of the step's rows; a tied head leaves its part there.
-  [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + (row - own_first_) * columns_; }
+  [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + (row - rows_.own_first()) * columns_; }
   /// A tied head on the host leaves its part: rows of the fp32 gradient of a chunk.
   void take_sums(const state::Chunk& chunk, const float* gradient);
   /// Sums of squares of the rows of `chunk`, added in order, after round().
@@ -105,13 +105,6 @@ class SparseEmbedding {
   [[nodiscard]] bool dense() const noexcept { return dense_; }
 
  private:
-  /// A maximal subtree of the virtual ranks of a process or of a machine.
-  struct Part {
-    plan::Subtree of;
-    std::size_t maker = 0;  ///< that process or machine
-    std::uint64_t first_token = 0, end_token = 0;
-  };
-  void list_parts(const plan::VirtualRanks& ranks);
   void number_rows();
   /// Calls body(row number, its weights) for the step's rows in a chunk, from several threads.
   template <class Body>
@@ -119,50 +112,23 @@ class SparseEmbedding {
   /// The weights of a row in the type that passes compute in.
   void convert_row(const std::byte* from, std::byte* to) const;
   [[nodiscard]] std::uint64_t row_bytes() const { return columns_ * state::field_bytes(computes_).weight; }
-  void list_parts(const plan::VirtualRanks& of, std::size_t maker, std::vector<Part>& parts) const;
-  [[nodiscard]] std::uint64_t first_token_of(std::uint64_t rank) const;
-  [[nodiscard]] std::size_t first_row_of(std::size_t process) const;
-  [[nodiscard]] std::size_t parts_of(const std::vector<Part>& parts, std::size_t maker, std::size_t row) const;
-  [[nodiscard]] std::size_t count_rows(const std::vector<Part>& parts, std::size_t maker, std::size_t owner) const;
-  void take(const Part& part, std::size_t row, float*& next, std::vector<Partial>& sums) const;
+  void take(const TokenRows::Part& part, std::size_t row, float*& next, std::vector<Partial>& sums) const;
   void round_row(std::size_t row, const float* of_tokens);
   void put_rounded();
   void sum_tokens(std::size_t row, const std::byte* gradient, float* sum) const;
-  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row) const {
-    return std::span(order_).subspan(first_[row], first_[row + 1] - first_[row]);
-  }
-  /// Tokens [first, end) among them.
-  [[nodiscard]] std::span<const std::uint32_t> tokens_between(std::size_t row, std::uint64_t first,
-                                                              std::uint64_t end) const;
-  [[nodiscard]] std::span<const std::uint32_t> tokens_of(std::size_t row, const Part& part) const {
-    return tokens_between(row, part.first_token, part.end_token);
-  }
-  [[nodiscard]] std::span<const std::uint32_t> list_own_tokens(std::size_t row) const {
-    return tokens_between(row, first_token_, end_token_);
-  }
 
   const std::size_t block_;
   const state::Block& table_;
-  const std::uint64_t table_rows_, columns_;
+  const std::uint64_t columns_;
   const state::ComputeType type_, computes_;
   const bool dense_;
   const std::uint64_t virtual_ranks_;
   const state::World world_;
-  const Bytes index_bytes_;                        ///< of packed rows
-  std::uint64_t tokens_ = 0;                       ///< most of a step
-  std::vector<std::int64_t> first_id_;             ///< by process, and the end: the first row of the table that it owns
-  std::vector<Part> parts_;                        ///< of this machine's processes, in the order of ranks
-  std::vector<Part> machines_;                     ///< of all machines
-  std::uint64_t first_token_ = 0, end_token_ = 0;  ///< of this process
-  std::size_t own_first_ = 0, own_end_ = 0;        ///< rows_ that this process owns
-  std::vector<std::uint64_t> rank_ends_;           ///< by virtual rank of the step: one past its last token
-  std::vector<std::uint32_t> order_;               ///< tokens by rising id, then by place
-  std::vector<std::int64_t> ids_;                  ///< of this step, by token
-  std::vector<std::int64_t> rows_;                 ///< distinct ids of this step, rising
-  std::vector<std::uint32_t> first_;               ///< by row: its first token in order_; one more at the end
-  std::vector<std::uint32_t> packed_places_;       ///< by row: its place among packed rows
-  std::uint64_t packed_ = 0;                       ///< rows that this process's tokens have
-  std::vector<kernels::Norm> norms_;               ///< by row
+  const Bytes index_bytes_;                   ///< of packed rows
+  TokenRows rows_;                            ///< of this step
+  std::vector<std::uint32_t> packed_places_;  ///< by row: its place among packed rows
+  std::uint64_t packed_ = 0;                  ///< rows that this process's tokens have
+  std::vector<kernels::Norm> norms_;          ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;
 };

@@ -37,7 +37,7 @@ void UpdateLanes::add(const UpdateLane& options) {
   lane.number = lanes_.size() - 1;
   lane.pace = Pace(options.limit);
   lane.options = options;
-  for (auto* heap : {&lane.ready, &lane.when_idle}) heap->reserve(schedule_.tasks.size());
+  lane.queue.reserve(schedule_.tasks.size());
 }
 
 void UpdateLanes::start_threads(Lane& lane) {
@@ -73,9 +73,9 @@ UpdateLanes::Lane& UpdateLanes::lane_of(const Task& task) {
 void UpdateLanes::push(Start start) {
   const auto& task = schedule_.tasks[start.task];
   auto& lane = lane_of(task);
-  auto& heap = !idle_priority_.empty() && idle_priority_[start.task] ? lane.when_idle : lane.ready;
-  heap.push_back({start.instance * schedule_.positions + task.deadline, start});
-  std::push_heap(heap.begin(), heap.end());
+  const bool early = task.when.phase == plan::Phase::early;
+  lane.queue.push({start.instance * schedule_.positions + task.deadline, start, early},
+                  !idle_priority_.empty() && idle_priority_[start.task]);
   lane.wake.notify_one();
 }
 
@@ -83,7 +83,7 @@ void UpdateLanes::caller_waits(bool waits) {
   caller_waits_ = waits;
   if (!waits) return;
   for (auto& lane : lanes_) {
-    if (!lane->when_idle.empty()) lane->wake.notify_one();
+    if (lane->queue.has_idle_priority()) lane->wake.notify_one();
   }
 }
 
@@ -102,18 +102,8 @@ bool UpdateLanes::idle() const noexcept {
 }
 
 std::optional<Start> UpdateLanes::take_early() {
-  const auto is_early = [&](const Entry& it) {
-    return schedule_.tasks[it.start.task].when.phase == plan::Phase::early;
-  };
   for (auto& lane : lanes_) {
-    auto& ready = lane->ready;
-    const auto it = std::ranges::find_if(ready, is_early);
-    if (it == ready.end()) continue;
-    const auto start = it->start;
-    *it = ready.back();
-    ready.pop_back();
-    std::make_heap(ready.begin(), ready.end());
-    return start;
+    if (const auto start = lane->queue.take_early()) return start;
   }
   return std::nullopt;
 }
@@ -148,7 +138,7 @@ void UpdateLanes::run(Lane& lane) {
   while (true) {
     lane.wake.wait(lock, [&] { return stop_ || (!halted_ && may_begin(lane)); });
     if (stop_) return;
-    const auto start = pop(lane);
+    const auto start = lane.queue.pop(caller_waits_);
     lane.busy = true;
     const auto& task = schedule_.tasks[start.task];
     const auto began = clock_.now();
@@ -167,17 +157,7 @@ void UpdateLanes::run(Lane& lane) {
 }
 
 bool UpdateLanes::may_begin(const Lane& lane) const noexcept {
-  return !lane.ready.empty() || (caller_waits_ && !lane.when_idle.empty());
-}
-
-Start UpdateLanes::pop(Lane& lane) {
-  const bool idle =
-      caller_waits_ && !lane.when_idle.empty() && (lane.ready.empty() || lane.ready.front() < lane.when_idle.front());
-  auto& heap = idle ? lane.when_idle : lane.ready;
-  std::pop_heap(heap.begin(), heap.end());
-  const auto start = heap.back().start;
-  heap.pop_back();
-  return start;
+  return lane.queue.has_task(caller_waits_);
 }
 
 void UpdateLanes::update(Lock& lock, Lane& lane, Index chunk, bool early) {

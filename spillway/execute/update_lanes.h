@@ -13,6 +13,7 @@
 
 #include "spillway/execute/clock.h"
 #include "spillway/execute/pace.h"
+#include "spillway/execute/update_queue.h"
 #include "spillway/execute/update_work.h"
 #include "spillway/plan/schedule.h"
 
@@ -41,12 +42,6 @@ struct UpdateCores {
   /// A GPU computes what the caller launches. The threads have a lower priority than the caller and stay off the
   /// physical core that it is on, and the caller takes no tiles.
   bool spare_caller = false;
-};
-
-/// A task of an instance of the schedule.
-struct Start {
-  std::uint64_t instance = 0;
-  plan::Index task = plan::kNone;
 };
 
 class UpdateLanes {
@@ -97,12 +92,6 @@ class UpdateLanes {
   [[nodiscard]] std::vector<Updated> updated() const;
 
  private:
-  struct Entry {
-    std::uint64_t deadline = 0;
-    Start start;
-    bool operator<(const Entry& other) const { return deadline > other.deadline; }
-  };
-
   enum class Part : std::uint8_t { save, update, refit };  ///< of an update, one after the other; of a refit
   /// Tiles that several threads take.
   struct Tiles {
@@ -120,7 +109,7 @@ class UpdateLanes {
     UpdateLane options;
     std::size_t number = 0;
     Updated done;
-    std::vector<Entry> ready, when_idle;  ///< heaps; what is of idle priority runs only while the caller waits
+    UpdateQueue queue;
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
     bool busy = false;   ///< from when a task begins until the client has been told of its end
@@ -140,7 +129,6 @@ class UpdateLanes {
   void stay_where(const Lane& lane) const;
   void run(Lane& lane);
   [[nodiscard]] bool may_begin(const Lane& lane) const noexcept;
-  Start pop(Lane& lane);
   void update(Lock& lock, Lane& lane, plan::Index chunk, bool early);
   void refit(Lock& lock, Lane& lane, plan::Index chunk);
   void run_tiles(Lock& lock, Lane& lane, Tiles tiles);

@@ -1,7 +1,6 @@
 #include "spillway/storage/engine.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "spillway/base/error.h"
@@ -20,8 +19,6 @@ constexpr std::size_t kReserve = 4096;
 constexpr std::size_t kReservedSyncs = 256;
 /// The tag of a sync; slots are numbered from 0.
 constexpr std::uint64_t kSyncTag = ~std::uint64_t{1};
-/// Attempts in a row that may move nothing (EINTR, EAGAIN) before a piece fails.
-constexpr std::uint32_t kMostFruitless = 1000;
 
 sys::Operation operation_of(Direction direction) {
   return direction == Direction::read ? sys::Operation::read : sys::Operation::write;
@@ -36,13 +33,14 @@ Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFacto
       queue_(kPieceSize, kReserve),
       slots_(2 * std::size_t{options_.queue_depth}),
       completions_(options_.queue_depth + 1),
-      share_(std::move(share)) {
+      flushes_(volume.path(), meter_, kReservedSyncs),
+      turns_(options_.queue_depth, kPieceSize, std::move(share)) {
   free_slots_.reserve(slots_.size());
   finished_.reserve(slots_.size());
   for (std::size_t id = 0; id < slots_.size(); ++id) free_slots_.push_back(static_cast<SlotId>(id));
   taken_.reserve(kReserve);
   incoming_.reserve(kReserve);
-  for (auto* requests : {&sync_.waiting, &sync_.served, &incoming_syncs_}) requests->reserve(kReservedSyncs);
+  incoming_syncs_.reserve(kReservedSyncs);
   std::promise<void> ready;
   auto made = ready.get_future();
   thread_ = start_thread([&, this] { serve(ring, ready); });
@@ -119,7 +117,7 @@ void Engine::serve(const sys::RingFactory& factory, std::promise<void>& ready) {
 void Engine::work() {
   while (true) {
     take_orders();
-    begin_sync();
+    if (flushes_.begin()) submit_sync();
     issue();
     settle();
     const Next next = decide();
@@ -134,8 +132,7 @@ void Engine::take_orders() {
   {
     const MutexLock lock(mutex_);
     taken_.swap(incoming_);
-    sync_.waiting.insert(sync_.waiting.end(), incoming_syncs_.begin(), incoming_syncs_.end());
-    incoming_syncs_.clear();
+    flushes_.take(incoming_syncs_);
     registration = registration_;
     memory = to_register_;
   }
@@ -150,73 +147,35 @@ void Engine::take_orders() {
 }
 
 void Engine::issue() {
-  refused_ = {false, false};  // a piece has ended, or there is something new: worth asking again
-  while (in_flight() < options_.queue_depth) {
-    const auto direction = choose();
-    if (!direction) break;
-    if (share_ && !share_->try_acquire(*direction, kPieceSize)) {
-      refused_[index(*direction)] = true;  // one of ours is in flight that way: its end brings us here
-      continue;
-    }
-    issue(queue_.take(*direction));
-  }
+  turns_.renew();
+  while (const auto direction = turns_.next(queue_)) issue(queue_.take(*direction));
   ring_->flush();
-}
-
-bool Engine::waiting(Direction direction) {
-  return !refused_[index(direction)] && queue_.waiting(direction);
-}
-
-/// The more urgent direction is next, unless it has its half of the depth and the other one not yet. When both have
-/// their half, the depth is used up, and this is not called.
-std::optional<Direction> Engine::choose() {
-  const bool reads = waiting(Direction::read);
-  const bool writes = waiting(Direction::write);
-  if (!reads && !writes) return std::nullopt;
-  if (!reads || !writes) return reads ? Direction::read : Direction::write;
-  const unsigned half = options_.queue_depth - options_.queue_depth / 2;
-  if (in_flight(Direction::read) >= half) return Direction::write;
-  if (in_flight(Direction::write) >= half) return Direction::read;
-  return queue_.most_urgent();
 }
 
 void Engine::issue(const Queue::Cut& cut) {
   const Transfer& transfer = queue_[cut.job].transfer;
   const SlotId id = free_slots_.back();
-  Slot& slot = slots_[id];
-  slot = {cut.job,  transfer.direction, transfer.area, transfer.memory + cut.begin, transfer.offset + cut.begin,
-          cut.bytes};
-  if (slot.area == Area::data && slot.direction == Direction::write) {
-    ledger_.forget(slot.offset);
-    if (options_.checksums) slot.checksum = checksum({slot.memory, slot.bytes}, slot.offset);
-  } else if (slot.area == Area::data && ledger_.at(slot.offset).bytes != slot.bytes) {
-    queue_.fail(cut.job, never_written(place_of(slot), ledger_.at(slot.offset).bytes));
-    if (share_) share_->release(slot.direction, kPieceSize);
+  Piece& piece = slots_[id];
+  piece = {cut.job,  transfer.direction, transfer.area, transfer.memory + cut.begin, transfer.offset + cut.begin,
+           cut.bytes};
+  if (piece.area == Area::data && piece.direction == Direction::write) {
+    ledger_.forget(piece.offset);
+    if (options_.checksums) piece.checksum = checksum({piece.memory, piece.bytes}, piece.offset);
+  } else if (piece.area == Area::data && ledger_.at(piece.offset).bytes != piece.bytes) {
+    queue_.fail(cut.job, never_written(place_of(piece), ledger_.at(piece.offset).bytes));
+    turns_.end(piece.direction);
     return end_piece(cut.job);
   }
   free_slots_.pop_back();
-  ++in_flight(slot.direction);
-  meter_.begin(slot.direction);
+  meter_.begin(piece.direction);
   submit(id);
-  if (slot.direction == Direction::write) ring_->flush();  // it runs while the next one's checksum is computed
+  if (piece.direction == Direction::write) ring_->flush();  // it runs while the next one's checksum is computed
 }
 
 void Engine::submit(SlotId id) {
-  const Slot& slot = slots_[id];
-  ring_->submit({operation_of(slot.direction), slot.memory + slot.moved, slot.bytes - slot.moved,
-                 volume_.in_file(slot.area, slot.offset + slot.moved), id});
-}
-
-/// Requests that come while a flush is under way wait for the next one: the first says nothing of what completed after
-/// it began.
-void Engine::begin_sync() {
-  if (sync_.in_flight || sync_.waiting.empty()) return;
-  sync_.served.swap(sync_.waiting);
-  if (sync_.failure) return end(sync_.served, sync_.failure);
-  sync_.in_flight = true;
-  sync_.fruitless = 0;
-  meter_.begin_sync();
-  submit_sync();
+  const Piece& piece = slots_[id];
+  ring_->submit({operation_of(piece.direction), piece.memory + piece.moved, piece.bytes - piece.moved,
+                 volume_.in_file(piece.area, piece.offset + piece.moved), id});
 }
 
 void Engine::submit_sync() {
@@ -227,82 +186,63 @@ void Engine::submit_sync() {
 Engine::Next Engine::decide() {
   const MutexLock lock(mutex_);
   if (!incoming_.empty() || !incoming_syncs_.empty() || registration_ != nullptr) return Next::work;
-  if (!sync_.in_flight && !sync_.waiting.empty()) return Next::work;
-  if (stopping_ && in_flight() == 0 && !sync_.in_flight) return Next::leave;
-  wants_wake_ = in_flight() < options_.queue_depth;
-  wants_sync_wake_ = !sync_.in_flight;
+  if (flushes_.waiting()) return Next::work;
+  if (stopping_ && turns_.in_flight() == 0 && !flushes_.in_flight()) return Next::leave;
+  wants_wake_ = !turns_.full();
+  wants_sync_wake_ = !flushes_.in_flight();
   return Next::wait;
 }
 
 void Engine::reap() {
   const std::size_t count = ring_->wait(completions_);
   for (const sys::Completion& completion : std::span(completions_).first(count)) {
-    if (completion.tag == kSyncTag) {
-      judge_sync(completion.result);
-    } else {
+    if (completion.tag != kSyncTag) {
       judge(static_cast<SlotId>(completion.tag), completion.result);
+    } else if (flushes_.judge(completion.result)) {
+      submit_sync();
     }
   }
 }
 
-void Engine::judge_sync(std::int32_t result) {
-  const bool interrupted = result == -EINTR || result == -EAGAIN;
-  if (interrupted && ++sync_.fruitless < kMostFruitless) return submit_sync();
-  sync_.result = result;
-}
-
 void Engine::judge(SlotId id, std::int32_t result) {
-  Slot& slot = slots_[id];
-  if (result == -EINTR || result == -EAGAIN) {
-    if (++slot.fruitless < kMostFruitless) return submit(id);
-    return finish(id, system_failure(place_of(slot), -result));
+  Piece& piece = slots_[id];
+  switch (storage::judge(piece, result)) {
+    case Verdict::again:
+      return submit(id);
+    case Verdict::whole:
+      return finish(id, nullptr);
+    case Verdict::failed:
+      return finish(id, system_failure(place_of(piece), -result));
+    case Verdict::stalled:
+      return finish(id, stalled(place_of(piece), piece.moved));
   }
-  if (result < 0) return finish(id, system_failure(place_of(slot), -result));
-  const auto moved = static_cast<std::uint32_t>(result);
-  if (moved >= slot.bytes - slot.moved) return finish(id, nullptr);
-  if (moved == 0) return finish(id, stalled(place_of(slot), slot.moved));
-  const std::uint32_t whole = moved / kTransferAlignment * kTransferAlignment;  // O_DIRECT goes on from there
-  slot.fruitless = whole > 0 ? 0 : slot.fruitless + 1;
-  slot.moved += whole;
-  if (slot.fruitless >= kMostFruitless) return finish(id, stalled(place_of(slot), slot.moved));
-  submit(id);
 }
 
 void Engine::finish(SlotId id, std::exception_ptr error) {
-  Slot& slot = slots_[id];
-  --in_flight(slot.direction);
-  if (share_) share_->release(slot.direction, kPieceSize);
-  meter_.end(slot.direction, error ? 0 : slot.bytes);
-  if (error) queue_.fail(slot.job, std::move(error));
+  const Piece& piece = slots_[id];
+  turns_.end(piece.direction);
+  meter_.end(piece.direction, error ? 0 : piece.bytes);
+  if (error) queue_.fail(piece.job, std::move(error));
   finished_.push_back(id);
 }
 
 void Engine::settle() {
   for (const SlotId id : finished_) {
-    const Slot& slot = slots_[id];
-    const bool failed = queue_[slot.job].error != nullptr;
-    if (!failed && slot.area == Area::data) settle_data(slot);
+    const Piece& piece = slots_[id];
+    const bool failed = queue_[piece.job].error != nullptr;
+    if (!failed && piece.area == Area::data) settle_data(piece);
     free_slots_.push_back(id);
-    end_piece(slot.job);
+    end_piece(piece.job);
   }
   finished_.clear();
-  settle_sync();
+  count_ended(flushes_.settle());
 }
 
-void Engine::settle_data(const Slot& slot) {
-  if (slot.direction == Direction::write) return ledger_.record(slot.offset, {slot.checksum, slot.bytes});
-  const std::uint64_t expected = ledger_.at(slot.offset).checksum;
+void Engine::settle_data(const Piece& piece) {
+  if (piece.direction == Direction::write) return ledger_.record(piece.offset, {piece.checksum, piece.bytes});
+  const std::uint64_t expected = ledger_.at(piece.offset).checksum;
   if (!options_.checksums || expected == 0) return;
-  if (checksum({slot.memory, slot.bytes}, slot.offset) != expected) queue_.fail(slot.job, corrupt(place_of(slot)));
-}
-
-void Engine::settle_sync() {
-  if (!sync_.result) return;
-  const std::int32_t result = *std::exchange(sync_.result, std::nullopt);
-  sync_.in_flight = false;
-  meter_.end_sync(result >= 0);
-  if (result < 0) sync_.failure = unflushed(volume_.path(), -result);
-  end(sync_.served, sync_.failure);
+  if (checksum({piece.memory, piece.bytes}, piece.offset) != expected) queue_.fail(piece.job, corrupt(place_of(piece)));
 }
 
 void Engine::end_piece(Queue::Id id) {
@@ -320,17 +260,11 @@ void Engine::end(Queue::Id id) {
   count_ended();
 }
 
-void Engine::end(std::vector<Request>& requests, const std::exception_ptr& error) {
-  for (const Request& request : requests) {
-    request.done(request.context, request.token, error);
-    count_ended();
-  }
-  requests.clear();
-}
-
-void Engine::count_ended() {
+void Engine::count_ended(std::uint64_t count) {
+  if (count == 0) return;
   const MutexLock lock(mutex_);
-  if (--outstanding_ == 0) idle_.notify_all();
+  outstanding_ -= count;
+  if (outstanding_ == 0) idle_.notify_all();
 }
 
 /// The ring itself has failed, or memory has run out: everything that is pending, and everything that still comes, ends
@@ -341,7 +275,7 @@ void Engine::fail_all_pending(const std::exception_ptr& cause) {
   wants_wake_ = false;
   wants_sync_wake_ = false;
   while (true) {
-    std::vector<Request> syncs = std::exchange(incoming_syncs_, {});
+    std::vector<FlushRequest> syncs = std::exchange(incoming_syncs_, {});
     if (registration_ != nullptr) std::exchange(registration_, nullptr)->set_value(std::move(unregistered_));
     lock.unlock();
     for (; added_ < taken_.size(); ++added_) {
@@ -355,7 +289,7 @@ void Engine::fail_all_pending(const std::exception_ptr& cause) {
       queue_.fail(id, cause);
       end(id);
     }
-    for (auto* requests : {&sync_.served, &sync_.waiting, &syncs}) end(*requests, cause);
+    count_ended(flushes_.fail(cause) + end_requests(syncs, cause));
     lock.lock();
     taken_.swap(incoming_);
     while (taken_.empty() && incoming_.empty() && incoming_syncs_.empty()) {
@@ -365,9 +299,9 @@ void Engine::fail_all_pending(const std::exception_ptr& cause) {
   }
 }
 
-Subject Engine::place_of(const Slot& slot) {
-  return {volume_.path(), queue_[slot.job].transfer.what, slot.direction, volume_.in_file(slot.area, slot.offset),
-          slot.bytes};
+Subject Engine::place_of(const Piece& piece) {
+  return {volume_.path(), queue_[piece.job].transfer.what, piece.direction, volume_.in_file(piece.area, piece.offset),
+          piece.bytes};
 }
 
 }  // namespace spillway::storage

@@ -2,12 +2,10 @@
 // completion, ends transfers.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <exception>
 #include <future>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -15,11 +13,14 @@
 
 #include "spillway/base/mutex.h"
 #include "spillway/storage/failure.h"
+#include "spillway/storage/flushes.h"
 #include "spillway/storage/ledger.h"
 #include "spillway/storage/meter.h"
 #include "spillway/storage/path.h"
+#include "spillway/storage/piece.h"
 #include "spillway/storage/queue.h"
 #include "spillway/storage/share.h"
+#include "spillway/storage/turns.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/ring.h"
 
@@ -57,64 +58,27 @@ class Engine {
   [[nodiscard]] bool on_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
-  /// A piece in flight, or reaped and waiting for its checksum.
-  struct Slot {
-    Queue::Id job = 0;
-    Direction direction = Direction::read;
-    Area area = Area::data;
-    std::byte* memory = nullptr;
-    Bytes offset = 0;  ///< of the piece, in its area
-    std::uint32_t bytes = 0;
-    std::uint32_t moved = 0;
-    std::uint32_t fruitless = 0;  ///< attempts in a row that moved nothing
-    std::uint64_t checksum = 0;   ///< of a write
-  };
   using SlotId = std::uint32_t;
-  /// One who waits for a flush.
-  struct Request {
-    Done done;
-    void* context;
-    std::uint64_t token;
-  };
-  /// The flushes of the volume: at most one at a time, for all who had asked when it began.
-  struct Sync {
-    std::vector<Request> waiting;
-    std::vector<Request> served;  ///< by the flush under way, or just ended
-    bool in_flight = false;
-    std::optional<std::int32_t> result;  ///< of the flush that has ended, until it is settled
-    std::uint32_t fruitless = 0;
-    std::exception_ptr failure;  ///< of the first flush that failed
-  };
   enum class Next { work, wait, leave };
-
-  /// Pieces in flight.
-  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
-  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept { return in_flight_[index(direction)]; }
 
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();
   void take_orders();
   void issue();
   void issue(const Queue::Cut& cut);
-  [[nodiscard]] std::optional<Direction> choose();
-  [[nodiscard]] bool waiting(Direction direction);
   void submit(SlotId id);
-  void begin_sync();
   void submit_sync();
-  void judge_sync(std::int32_t result);
-  void settle_sync();
   Next decide();
   void reap();
   void judge(SlotId id, std::int32_t result);
   void finish(SlotId id, std::exception_ptr error);
   void settle();
-  void settle_data(const Slot& slot);
+  void settle_data(const Piece& piece);
   void end_piece(Queue::Id id);
   void end(Queue::Id id);
-  void end(std::vector<Request>& requests, const std::exception_ptr& error);
-  void count_ended();
+  void count_ended(std::uint64_t count = 1);
   void fail_all_pending(const std::exception_ptr& cause);
-  [[nodiscard]] Subject place_of(const Slot& slot);
+  [[nodiscard]] Subject place_of(const Piece& piece);
 
   const Volume& volume_;
   const EngineOptions options_;
@@ -125,21 +89,19 @@ class Engine {
   std::unique_ptr<sys::Ring> ring_;
   Ledger ledger_;
   Queue queue_;
-  std::vector<Slot> slots_;
+  std::vector<Piece> slots_;
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> finished_;  ///< reaped whole, not yet settled
   std::vector<sys::Completion> completions_;
   std::vector<Transfer> taken_;
   std::size_t added_ = 0;  ///< of them, those that are in the queue
-  Sync sync_;
-  std::array<unsigned, 2> in_flight_ = {0, 0};  ///< pieces, by direction
-  std::unique_ptr<Share> share_;
-  std::array<bool, 2> refused_ = {false, false};  ///< by the share, since a piece ended last; by direction
+  Flushes flushes_;
+  Turns turns_;
 
   Mutex mutex_;
   Condition idle_;  ///< `outstanding_` reached 0
   std::vector<Transfer> incoming_ SPILLWAY_GUARDED_BY(mutex_);
-  std::vector<Request> incoming_syncs_ SPILLWAY_GUARDED_BY(mutex_);
+  std::vector<FlushRequest> incoming_syncs_ SPILLWAY_GUARDED_BY(mutex_);
   /// Transfers and syncs started whose Done has not returned.
   std::uint64_t outstanding_ SPILLWAY_GUARDED_BY(mutex_) = 0;
   std::promise<std::string>* registration_ SPILLWAY_GUARDED_BY(mutex_) = nullptr;

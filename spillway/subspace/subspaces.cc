@@ -13,10 +13,6 @@
 namespace spillway::subspace {
 namespace {
 
-subspace::Bias bias_of(const optim::RefitRecord& record) {
-  return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
-}
-
 /// The most that `of` says of any matrix.
 template <class Of>
 std::size_t most(const state::Layout& layout, const Of& of) {
@@ -49,14 +45,14 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].reduced;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(Matrix{.number = number++,
-                                .published = is_published(it),
-                                .projectors = shape_of(it),
-                                .next = shape_of(it),
-                                .kept = {},
-                                .record = {},
-                                .before = {},
-                                .told = {}});
+    matrices_[t].emplace(PairState{.number = number++,
+                                   .published = is_published(it),
+                                   .projectors = shape_of(it),
+                                   .next = shape_of(it),
+                                   .kept = {},
+                                   .record = {},
+                                   .before = {},
+                                   .told = {}});
     any_ = true;
   }
   if (!any_) return;
@@ -64,13 +60,13 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
   for (std::size_t i = 0; i < plan::kGradientsLeft; ++i) rooms_.emplace_back(room);
 }
 
-const Subspaces::Matrix& Subspaces::at(std::size_t tensor) const {
+const PairState& Subspaces::at(std::size_t tensor) const {
   if (tensor < matrices_.size() && matrices_[tensor]) return *matrices_[tensor];
   throw Error(ErrorCode::bad_input, text("tensor number ", tensor, " does not learn in a subspace"));
 }
 
-Subspaces::Matrix& Subspaces::at(std::size_t tensor) {
-  return const_cast<Matrix&>(std::as_const(*this).at(tensor));
+PairState& Subspaces::at(std::size_t tensor) {
+  return const_cast<PairState&>(std::as_const(*this).at(tensor));
 }
 
 void Subspaces::restore(std::size_t tensor, const std::byte* projectors) {
@@ -88,19 +84,13 @@ void Subspaces::begin(std::int64_t updates, double scale) {
   updates_ = updates;
   scale_ = scale;
   for (auto& it : matrices_) {
-    if (!it) continue;
-    it->taken = false;
-    it->samples = !it->published;
+    if (it) it->begin();
   }
 }
 
 void Subspaces::open(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.refitted && !it.first && it.applied) {
-    std::swap(it.projectors, it.next);
-    ++it.version;
-  }
-  it.refitted = it.looked = it.applied = false;
+  it.open();
   it.due = is_due(it);
 }
 
@@ -110,17 +100,17 @@ bool Subspaces::refits_in_pass(std::size_t tensor) const {
 }
 
 /// Whether the pair is the first, and made before S is.
-bool Subspaces::refits_first(const Matrix& it) const noexcept {
+bool Subspaces::refits_first(const PairState& it) const noexcept {
   return description_.virtual_ranks == 1 && it.record.refits == 0;
 }
 
-bool Subspaces::is_due(const Matrix& it) const {
+bool Subspaces::is_due(const PairState& it) const {
   if (it.record.refits == 0) return true;
   if (updates_ <= 0) return false;
   const auto& checks = description_.refits;
   const auto updates = static_cast<std::uint64_t>(updates_);
   if (subspace::rotates(checks.rotate_every, updates, it.number)) return true;
-  return updates % checks.check_every == 0 && (it.published || bias_of(it.kept).error() > checks.threshold);
+  return updates % checks.check_every == 0 && (it.published || it.error() > checks.threshold);
 }
 
 std::size_t Subspaces::elements(std::size_t tensor) const {
@@ -140,12 +130,12 @@ void Subspaces::refit(std::size_t tensor, std::span<const float> gradient, const
   check(tensor, gradient.size());
   it.taken = true;
   if (refits_first(it)) return refit_first(it, gradient, parallel_for);
-  begin_later(it);
+  it.begin_later(description_.refits.rotate_every > 0, updates_);
   ++counts_.inside;
   make(it, it.next, gradient, parallel_for);
 }
 
-void Subspaces::make(const Matrix& it, subspace::Projectors& pair, std::span<const float> gradient,
+void Subspaces::make(const PairState& it, subspace::Projectors& pair, std::span<const float> gradient,
                      const device::ParallelFor& parallel_for) {
   if (it.published) return static_cast<void>(pair = learned(it, gradient));
   pair = it.projectors;
@@ -153,7 +143,7 @@ void Subspaces::make(const Matrix& it, subspace::Projectors& pair, std::span<con
   run_all(pass_, parallel_for);
 }
 
-subspace::Projectors Subspaces::learned(const Matrix& it, std::span<const float> gradient) const {
+subspace::Projectors Subspaces::learned(const PairState& it, std::span<const float> gradient) const {
   return learn(it.projectors, {description_.seed, it.number, it.drawn}, gradient);
 }
 
@@ -173,7 +163,7 @@ bool Subspaces::look(std::size_t tensor, std::span<const float> gradient) {
   return it.record.missed > description_.refits.threshold;
 }
 
-void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
+void Subspaces::refit_first(PairState& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
   it.drawn = static_cast<std::uint64_t>(it.kept.refits);
   make(it, it.projectors, gradient, parallel_for);
@@ -183,18 +173,6 @@ void Subspaces::refit_first(Matrix& it, std::span<const float> gradient, const d
   ++it.version;
 }
 
-/// From the next step on; the moments begin with that, where they do not go on.
-void Subspaces::begin_later(Matrix& it) {
-  const bool anew = description_.refits.rotate_every > 0 || it.kept.refits == 0;
-  it.record = {.refits = it.kept.refits + 1,
-               .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun,
-               .missed = it.record.missed};
-  it.drawn = static_cast<std::uint64_t>(it.kept.refits);
-  it.refitted = true;
-  it.first = it.samples = false;
-  it.room = kNoRoom;
-}
-
 std::span<float> Subspaces::leave(std::size_t tensor) {
   auto& it = at(tensor);
   it.taken = true;
@@ -202,7 +180,7 @@ std::span<float> Subspaces::leave(std::size_t tensor) {
   for (std::size_t room = 0; room < rooms_.size(); ++room) {
     if (taken_[room].load(std::memory_order_acquire)) continue;
     taken_[room].store(true, std::memory_order_relaxed);
-    begin_later(it);
+    it.begin_later(description_.refits.rotate_every > 0, updates_);
     it.room = room;
     ++counts_.beside;
     return std::span(rooms_[room]).first(elements(tensor));
@@ -212,7 +190,7 @@ std::span<float> Subspaces::leave(std::size_t tensor) {
 
 void Subspaces::begin_refit(std::size_t tensor) {
   auto& it = at(tensor);
-  if (it.room == kNoRoom || it.first) return;
+  if (!it.is_left()) return;
   learning_ = tensor;
   if (it.published) return;
   it.next = it.projectors;
@@ -225,7 +203,7 @@ std::span<const float> Subspaces::calibration(std::size_t tensor) const {
 
 std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
   const auto& it = at(tensor);
-  if (it.room == kNoRoom || it.first) return 0;
+  if (!it.is_left()) return 0;
   if (it.published) return part == 0 ? 1 : 0;
   return lane_.tiles(part);
 }
@@ -240,30 +218,8 @@ void Subspaces::end_refit(std::size_t tensor, std::byte* projectors) {
   auto& it = at(tensor);
   const auto& refitted = it.first ? it.projectors : it.next;
   if (projectors != nullptr) put_pair(layout_.tensors()[tensor].reduced, refitted, projectors);
-  if (it.room != kNoRoom) taken_[it.room].store(false, std::memory_order_release);
-  it.room = kNoRoom;
-}
-
-std::vector<std::span<std::byte>> Subspaces::exchanged(std::size_t tensor, bool sends) {
-  auto& it = at(tensor);
-  if (sends) it.told = it.record;
-  std::vector<std::span<std::byte>> out{std::as_writable_bytes(std::span(&it.told, 1))};
-  for (auto* side : {&it.next.p, &it.next.q}) {
-    out.push_back(std::as_writable_bytes(std::span(side->values())));
-    if (side->is_scattered()) out.push_back(std::as_writable_bytes(std::span(side->places())));
-  }
-  return out;
-}
-
-void Subspaces::received(std::size_t tensor) {
-  auto& it = at(tensor);
-  const bool refitted = it.told.refits != it.kept.refits;
-  it.looked = it.published;
-  if (!refitted && !it.looked) return;  // the first virtual rank had no gradient of it
-  it.record = it.told;
-  if (!refitted) return;
-  it.refitted = true;
-  it.first = it.samples = false;
+  if (it.room != PairState::kNoRoom) taken_[it.room].store(false, std::memory_order_release);
+  it.room = PairState::kNoRoom;
 }
 
 void Subspaces::put(std::size_t tensor, std::byte* projectors) const {
@@ -283,16 +239,8 @@ void Subspaces::signs(std::size_t tensor, std::span<float> signs) const {
 
 void Subspaces::end(bool applied) {
   for (auto& it : matrices_) {
-    if (!it) continue;
-    it->applied = applied;
-    if (applied) it->before = std::exchange(it->kept, it->record);
-    if (!applied) it->record = it->kept;
+    if (it) it->end(applied);
   }
-}
-
-double Subspaces::error(std::size_t tensor) const {
-  const auto& it = at(tensor);
-  return it.published ? it.kept.missed : bias_of(it.kept).error();
 }
 
 }  // namespace spillway::subspace

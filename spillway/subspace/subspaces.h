@@ -28,6 +28,7 @@
 #include "spillway/plan/auxiliary_memory.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"
+#include "spillway/subspace/pair_state.h"
 #include "spillway/subspace/refit.h"
 
 namespace spillway::subspace {
@@ -103,9 +104,11 @@ class Subspaces {
   /// Whether the step whose pass was opened is to refit it; the same on all.
   [[nodiscard]] bool due(std::size_t tensor) const { return at(tensor).due; }
   /// The record and the new pair, to be sent as they are here, or received.
-  [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends);
+  [[nodiscard]] std::vector<std::span<std::byte>> exchanged(std::size_t tensor, bool sends) {
+    return at(tensor).list_exchanged(sends);
+  }
   /// They have come: refitted() is what it is where they were made.
-  void received(std::size_t tensor);
+  void received(std::size_t tensor) { at(tensor).receive(); }
   /// True if put() has something new.
   [[nodiscard]] bool has_news(std::size_t tensor) const { return at(tensor).refitted || at(tensor).looked; }
   /// The record to `projectors`, and behind it the pair, if it is new.
@@ -113,7 +116,7 @@ class Subspaces {
 
   /// What is known after the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were
   /// refitted so far.
-  [[nodiscard]] double error(std::size_t tensor) const;
+  [[nodiscard]] double error(std::size_t tensor) const { return at(tensor).error(); }
   [[nodiscard]] std::uint64_t refits(std::size_t tensor) const {
     return static_cast<std::uint64_t>(at(tensor).kept.refits);
   }
@@ -124,43 +127,23 @@ class Subspaces {
   [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
 
  private:
-  static constexpr std::size_t kNoRoom = ~std::size_t{0};
-  struct Matrix {
-    std::uint64_t number = 0;  ///< among the matrices that are trained in subspaces, in the order of the tensors
-    bool published = false;
-    subspace::Projectors projectors, next;
-    optim::RefitRecord kept, record;  ///< of the steps applied; with this step's
-    optim::RefitRecord before;        ///< of the steps applied but the last
-    optim::RefitRecord told;          ///< on its way between processes
-    bool due = false;                 ///< the newest training step is to refit it
-    bool taken = false;               ///< a gradient of the step was given whole
-    bool looked = false;              ///< the record has what is missed of the step's gradient
-    bool samples = true;              ///< this step's S counts for the estimate
-    bool refitted = false;            ///< in the newest training step
-    bool first = false;               ///< what it refitted is `projectors`, else `next`
-    bool applied = false;             ///< that step
-    std::size_t room = kNoRoom;       ///< with the gradient that it is to be refitted from
-    std::uint64_t drawn = 0;          ///< fits before the newest, which may end behind its step
-    std::uint64_t version = 1;
-  };
-  [[nodiscard]] const Matrix& at(std::size_t tensor) const;
-  [[nodiscard]] Matrix& at(std::size_t tensor);
-  [[nodiscard]] bool is_due(const Matrix& it) const;
-  [[nodiscard]] bool refits_first(const Matrix& it) const noexcept;
-  void refit_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
-  void begin_later(Matrix& it);
+  [[nodiscard]] const PairState& at(std::size_t tensor) const;
+  [[nodiscard]] PairState& at(std::size_t tensor);
+  [[nodiscard]] bool is_due(const PairState& it) const;
+  [[nodiscard]] bool refits_first(const PairState& it) const noexcept;
+  void refit_first(PairState& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   /// From the gradient, on the caller's threads.
-  void make(const Matrix& it, subspace::Projectors& pair, std::span<const float> gradient,
+  void make(const PairState& it, subspace::Projectors& pair, std::span<const float> gradient,
             const device::ParallelFor& parallel_for);
-  [[nodiscard]] subspace::Projectors learned(const Matrix& it, std::span<const float> gradient) const;
+  [[nodiscard]] subspace::Projectors learned(const PairState& it, std::span<const float> gradient) const;
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;
   /// The gradient that the matrix is to be refitted from.
   [[nodiscard]] std::span<const float> calibration(std::size_t tensor) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;
-  std::vector<std::optional<Matrix>> matrices_;  ///< by tensor
-  std::vector<std::vector<float>> rooms_;        ///< for gradients
+  std::vector<std::optional<PairState>> matrices_;  ///< by tensor
+  std::vector<std::vector<float>> rooms_;           ///< for gradients
   std::array<std::atomic<bool>, plan::kGradientsLeft> taken_ = {};
   subspace::Refit pass_, lane_;
   std::size_t learning_ = 0;  ///< the tensor that the lane refits
