@@ -124,8 +124,8 @@ execute::Run& EngineParts::run() const {
 }
 
 execute::RunPlan EngineParts::run_plan() const {
-  return {description_, layout_,         ownership_,       budget_,       settings_.rates,
-          plan_,        settings_.nodes, settings_.device, network_.get()};
+  return {description_, layout_,         ownership_,       budget_,        settings_.rates,
+          plan_,        settings_.nodes, settings_.device, network_.get(), settings_.piece_period};
 }
 
 execute::VolumeSettings EngineParts::volumes() const {

@@ -71,6 +71,7 @@
 #include "spillway/plan/description.h"
 #include "spillway/plan/fits.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/settings.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/fork.h"
@@ -114,6 +115,9 @@ struct Settings {
   execute::DeviceOptions device;            ///< where passes compute, when the budget has a device
   std::string run = "spillway";             ///< identity of the run, written into the volumes
   unsigned threads = 1;                     ///< threads of compute kernels (loss, gradients), the caller included
+  /// Training steps between two choices of the pieces that lie in memory, among those that passes ask for
+  /// (state::TensorSpec): pieces that most steps ask for swap places with others. 0: those of the plan stay.
+  std::uint64_t piece_period = plan::kPiecePeriod;
   /// Moves bytes to and from the other processes of the description's world; null: there are none. After an error close
   /// it before the engine, so that no transfer waits for a process that is gone.
   std::shared_ptr<network::Port> network = nullptr;

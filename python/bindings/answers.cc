@@ -36,6 +36,7 @@ void bind_summary(nb::module_& module) {
   bind_fields<PlannedActivations>(module, "PlannedActivations", "Activations that autograd saves of layers.");
   bind_fields<PlannedFeatures>(module, "PlannedFeatures", "Features of images.");
   bind_fields<PlannedBlocks>(module, "PlannedBlocks", "Blocks by the work of the device with them.");
+  bind_fields<PlannedPieces>(module, "PlannedPieces", "Experts that passes ask for, by their first places.");
   bind_fields<PlannedValue>(module, "PlannedValue", "One value of an axis, and the plan with it.");
   bind_fields<PlannedDecision>(module, "PlannedDecision", "An axis of which values were compared.");
   bind_fields<RemotePath>(module, "RemotePath", "A path whose drive is by another NUMA node.");

@@ -52,6 +52,7 @@ spillway::Settings make_settings(const EngineSettings& settings) {
   out.budget = spillway::plan::make_budget(settings);
   out.rates = spillway::plan::make_rates(settings);
   out.threads = settings.threads;
+  out.piece_period = settings.piece_period;
   out.run = settings.run;
   out.storage.overwrite = settings.overwrite;
   out.storage.keep = settings.keep;

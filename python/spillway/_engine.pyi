@@ -733,6 +733,7 @@ class EngineSettings:
         update_schedule: str | None = None,
         speculative_updates: bool | None = None,
         clipping: bool | None = None,
+        piece_period: int | None = None,
         update_cores: int | None = None,
         threads: int | None = None,
         run: str | None = None,
@@ -762,6 +763,7 @@ class EngineSettings:
     update_schedule: str  # "auto", "deferred" or "early"
     speculative_updates: bool
     clipping: bool  # steps clip
+    piece_period: int
     update_cores: int  # that only updates use
     threads: int  # of compute kernels, the caller included
     run: str  # identity of the run
@@ -1062,6 +1064,16 @@ class PlannedBlocks:
     why: str  # for people
     matrices_that_take_changes: int | None
 
+class PlannedPieces:
+    """Experts that passes ask for, by their first places."""
+
+    def __init__(
+        self, *, pieces: int | None = None, in_memory: int | None = None, on_device: int | None = None
+    ) -> None: ...
+    pieces: int
+    in_memory: int
+    on_device: int
+
 class PlannedValue:
     """One value of an axis, and the plan with it."""
 
@@ -1278,6 +1290,7 @@ class PlanSummary:
         saved_activations: PlannedActivations | None = None,
         image_features: PlannedFeatures | None = None,
         device_blocks: PlannedBlocks | None = None,
+        pieces: PlannedPieces | None = None,
         decisions: Sequence[PlannedDecision] | None = None,
         path_bytes_per_step: Mapping[str, PathBytes] | None = None,
         drive_life: Mapping[str, DriveLife] | None = None,
@@ -1316,6 +1329,7 @@ class PlanSummary:
     saved_activations: PlannedActivations | None  # None: the caller did not describe them
     image_features: PlannedFeatures | None
     device_blocks: PlannedBlocks | None  # None: there is no device
+    pieces: PlannedPieces | None
     decisions: list[PlannedDecision]
     path_bytes_per_step: dict[str, PathBytes]  # by path
     drive_life: dict[str, DriveLife]  # by path that is written
@@ -1483,11 +1497,15 @@ class PieceCounters:
         block: str | None = None,
         asked: int | None = None,
         resident: int | None = None,
+        planned: int | None = None,
+        swaps: int | None = None,
         pieces: int | None = None,
     ) -> None: ...
     block: str
     asked: int
     resident: int
+    planned: int
+    swaps: int
     pieces: int
 
 class NetworkCounters:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "spillway/execute/weight_slots.h"
 #include "spillway/plan/placement.h"
 #include "spillway/state/layout.h"
 
@@ -19,6 +20,8 @@ class AskedPieces {
     std::string block;
     std::uint64_t asked = 0;     ///< pieces that a step asked for
     std::uint64_t resident = 0;  ///< of those, pieces whose weights stay in memory
+    std::uint64_t planned = 0;   ///< of those, pieces whose weights would stay there if none had swapped places
+    std::uint64_t swaps = 0;     ///< pieces that took a nearer place
     std::uint64_t pieces = 0;    ///< pieces of the tensors that a step asked for
   };
 
@@ -28,10 +31,15 @@ class AskedPieces {
     std::vector<std::uint64_t> steps;
   };
 
-  explicit AskedPieces(const state::Layout& layout, const plan::Placement& placement);
+  /// All references must outlive it.
+  AskedPieces(const state::Layout& layout, const plan::Placement& placement, const WeightSlots& slots);
 
   void begin_step(bool counts);
   void add(std::size_t tensor, std::uint64_t first, std::uint64_t count);
+  /// A piece of the tensor took a nearer place.
+  void add_swap(std::size_t tensor);
+  /// Steps that counted, whatever they asked for.
+  [[nodiscard]] std::uint64_t training_steps() const noexcept { return training_steps_; }
   /// One for each block with such tensors, in their order.
   [[nodiscard]] const std::vector<Count>& counts() const noexcept { return counts_; }
   /// One for each such tensor, in their order.
@@ -40,16 +48,19 @@ class AskedPieces {
  private:
   struct Tensor {
     std::string name;
-    std::size_t count = 0;     ///< index into `counts_`
-    std::vector<bool> pieces;  ///< asked for in this step; empty: the tensor is not counted
-    std::vector<bool> resident;
-    std::vector<std::uint64_t> steps;
+    std::size_t count = 0;                 ///< index into `counts_`
+    std::vector<bool> pieces;              ///< asked for in this step; empty: the tensor is not counted
+    std::vector<std::size_t> chunks = {};  ///< the first of each piece, whose others lie with it
+    std::vector<std::uint64_t> steps = {};
     bool any = false;  ///< a piece was asked for in this step
   };
 
+  const plan::Placement& placement_;
+  const WeightSlots& slots_;
   std::vector<Tensor> tensors_;
   std::vector<Count> counts_;
   bool is_counting_ = false;
+  std::uint64_t training_steps_ = 0;
 };
 
 }  // namespace spillway::execute

@@ -5,8 +5,9 @@
 namespace spillway::execute {
 
 Conversion::Conversion(const plan::Description& description, const state::Layout& layout,
-                       const plan::Schedule& schedule, Arenas arenas, const sink::Arithmetic& where)
-    : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
+                       const plan::Schedule& schedule, Arenas arenas, const sink::Arithmetic& where,
+                       const WeightSlots& slots)
+    : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where), slots_(slots) {}
 
 std::byte* Conversion::weights(const plan::Pass& pass) const {
   if (pass.weights.empty()) return nullptr;
@@ -41,10 +42,9 @@ void Conversion::convert_pieces(const plan::Pass& pass, std::size_t tensor, std:
   const auto unit = state::field_bytes(description_.computes()).weight;
   auto* const to =
       arenas_.at(schedule_, pass[plan::Operand::converted]) + plan::weight_first(description_, layout_, tensor) * unit;
-  auto span = spans.begin();
   each_weight(pass, [&](const state::Chunk& chunk, const std::byte* from) {
-    for (; span != spans.end() && span->chunk == chunk.id; ++span) {
-      convert(chunk, span->values, from, to + span->first * unit);
+    for (const auto& span : spans) {
+      if (span.chunk == chunk.id) convert(chunk, span.values, from, to + span.first * unit);
     }
   });
 }

@@ -86,7 +86,7 @@ Counters counters(const Counted& run, const plan::Budget& budget) {
   }
   for (const auto& it : run.asked_pieces.counts()) {
     if (!out.pieces) out.pieces.emplace();
-    out.pieces->push_back({it.block, it.asked, it.resident, it.pieces});
+    out.pieces->push_back({it.block, it.asked, it.resident, it.planned, it.swaps, it.pieces});
   }
   const auto paths = run.storage.paths();
   for (std::size_t p = 0; p < paths.size(); ++p) out.paths[budget.paths[p].name] = of_path(*paths[p]);

@@ -19,11 +19,12 @@ bool brings(const Task& task, plan::Range chunks) {
 }  // namespace
 
 Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
-                   ComputeDevice device, OtherProcesses others)
+                   ComputeDevice device, OtherProcesses others, const WeightSlots* slots)
     : schedule_(schedule),
       arena_(arena),
       store_(store),
       work_(work),
+      slots_(slots),
       waits_(schedule, [this](std::uint64_t instance, Index task) { return &bank(instance).times[task]; }) {
   if (device.device != nullptr) {
     const Listener listener{&Executor::transfer_issued, &Executor::transfer_done, this};
@@ -265,7 +266,7 @@ void Executor::throw_failure() {
 /// would give one back, nor change that. (In a world of several, what arrives from others may.)
 bool Executor::stalled() const {
   if (network_ && !network_->ended()) return false;
-  return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() == in_flight_;
+  return store_ != nullptr && in_flight_ > 0 && updates_->idle() && store_->stalled() >= in_flight_;
 }
 
 }  // namespace spillway::execute

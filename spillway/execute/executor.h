@@ -27,6 +27,7 @@
 #include "spillway/execute/update_lanes.h"
 #include "spillway/execute/update_work.h"
 #include "spillway/execute/waits.h"
+#include "spillway/execute/weight_slots.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
@@ -62,9 +63,10 @@ struct OtherProcesses {
 
 class Executor final : private UpdateLanes::Client {
  public:
-  /// `store` may be null when no task is a transfer. All references must outlive the executor.
+  /// `store` may be null when no task is a transfer. `slots`: of weights; null: each chunk lies in its own. All
+  /// references must outlive the executor.
   Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {},
-           ComputeDevice device = {}, OtherProcesses others = {});
+           ComputeDevice device = {}, OtherProcesses others = {}, const WeightSlots* slots = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -147,6 +149,7 @@ class Executor final : private UpdateLanes::Client {
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);         // locked
   void launch(std::vector<Start>& transfers);                                                       // unlocked
   void launch_transfer(const Start& start, const plan::Task& task);
+  [[nodiscard]] std::size_t subject_of(const plan::Task& task) const;
   void fail(std::exception_ptr error);  // locked
   void throw_failure();                 // locked
   static void transfer_issued(void* context, std::uint64_t token) noexcept;
@@ -166,6 +169,7 @@ class Executor final : private UpdateLanes::Client {
   std::byte* const arena_;
   Store* const store_;
   UpdateWork& work_;
+  const WeightSlots* const slots_;
   const Clock clock_;
   std::vector<std::vector<Index>> same_, next_;  ///< followers within an instance and in the next
 

@@ -11,7 +11,7 @@ using plan::Operand;
 using plan::PassKind;
 
 Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients,
-               Executor& executor, StepDigests* digests)
+               Executor& executor, const WeightSlots& slots, StepDigests* digests)
     : schedule_(plan.plan.schedule),
       layout_(plan.layout),
       arenas_(resources.arenas()),
@@ -20,9 +20,10 @@ Passes::Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows,
       rows_(rows),
       gradients_(gradients),
       executor_(executor),
+      slots_(slots),
       digests_(digests),
-      conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic()),
-      asked_pieces_(layout_, plan.plan.placement) {}
+      conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic(), slots),
+      asked_pieces_(layout_, plan.plan.placement, slots) {}
 
 void Passes::begin(const Mode& mode) {
   executor_.begin(mode);
@@ -81,24 +82,24 @@ void Passes::end(const plan::Pass& pass) {
   executor_.done();
 }
 
-/// Chunks of pieces that passes ask for.
+/// Slots of the pieces that passes ask for.
 template <class Body>
 void Passes::each_asked(std::size_t tensor, std::uint64_t first, std::uint64_t count, const Body& body) const {
   if (open_ == nullptr) throw Error(ErrorCode::bad_input, "pieces are asked for without a pass");
   if (!layout_.tensors().at(tensor).spec.is_asked()) return;
   for (const auto& span : plan::piece_spans(layout_, tensor, first, count)) {
-    body(plan::Range{static_cast<plan::Index>(span.chunk), 1});
+    body(plan::Range{static_cast<plan::Index>(slots_.slot_of(span.chunk)), 1});
   }
 }
 
 void Passes::ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
-  each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.ask(chunks); });
+  each_asked(tensor, first, count, [&](plan::Range slots) { executor_.ask(slots); });
   asked_pieces_.add(tensor, first, count);
 }
 
 void Passes::convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
   ask_pieces(tensor, first, count);
-  each_asked(tensor, first, count, [&](plan::Range chunks) { executor_.await(chunks); });
+  each_asked(tensor, first, count, [&](plan::Range slots) { executor_.await(slots); });
   conversion_.convert_pieces(*open_, tensor, first, count);
 }
 

@@ -14,6 +14,7 @@
 #include "spillway/execute/run_plan.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/step_digests.h"
+#include "spillway/execute/weight_slots.h"
 
 namespace spillway::execute {
 
@@ -21,7 +22,7 @@ class Passes {
  public:
   /// `rows` may be null: no embedding. `digests`, which may be null: of the weights. All references must outlive it.
   Passes(const RunPlan& plan, Resources& resources, SparseEmbedding* rows, Gradients& gradients, Executor& executor,
-         StepDigests* digests = nullptr);
+         const WeightSlots& slots, StepDigests* digests = nullptr);
 
   /// An instance of the schedule with passes begins.
   void begin(const Mode& mode);
@@ -42,6 +43,7 @@ class Passes {
   void convert_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
   void ask_pieces(std::size_t tensor, std::uint64_t first, std::uint64_t count);
   [[nodiscard]] const AskedPieces& asked_pieces() const noexcept { return asked_pieces_; }
+  [[nodiscard]] AskedPieces& asked_pieces() noexcept { return asked_pieces_; }
   /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
   [[nodiscard]] const plan::Pass& open(plan::PassKind kind, const char* call) const;
 
@@ -64,6 +66,7 @@ class Passes {
   SparseEmbedding* const rows_;
   Gradients& gradients_;
   Executor& executor_;
+  const WeightSlots& slots_;
   StepDigests* const digests_;
   const Conversion conversion_;
   AskedPieces asked_pieces_;

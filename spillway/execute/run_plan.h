@@ -1,6 +1,7 @@
 // Facts that follow from a planned run alone.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "spillway/execute/device_options.h"
@@ -22,6 +23,7 @@ struct RunPlan {
   const std::vector<NodeOptions>& nodes;
   const DeviceOptions& device;
   network::Port* network = nullptr;  ///< to the other processes of the description's world; null: there are none
+  std::uint64_t piece_period = 0;    ///< steps between two choices of the pieces in memory (hot_pieces.h); 0: none
 
   /// The same plan for a process of another description and ownership, without a network.
   [[nodiscard]] RunPlan adapt_to(const plan::Description& its_description, const state::Ownership& its) const {

@@ -15,6 +15,7 @@ void Step::begin(const StepBegin& begin) {
     require_unwritten(begin);
     begin_reduced(begin.counts.size());
     commit_unless_done();
+    if (!begin.trial) swap_pieces();
   }
   if (rows_) rows_->begin(begin.ids, begin.counts);
   began_ = executor_.now();

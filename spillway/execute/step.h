@@ -13,6 +13,7 @@
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/pass_gradients.h"
 #include "spillway/execute/passes.h"
+#include "spillway/execute/piece_swaps.h"
 #include "spillway/execute/protocol.h"
 #include "spillway/execute/resources.h"
 #include "spillway/execute/run_plan.h"
@@ -91,6 +92,7 @@ class Step {
   void require_unwritten(const StepBegin& begin);
   [[nodiscard]] kernels::Norm shared_norm();
   void gather(std::vector<double>& numbers) const;
+  void swap_pieces();
   void begin_reduced(std::uint64_t micro_batches);
   void restore_reduced();
   [[nodiscard]] Publication publish();
@@ -110,6 +112,7 @@ class Step {
   Executor executor_;
   Passes passes_;
   PassGradients pass_gradients_;
+  PieceSwaps piece_swaps_;
   kernels::Norm norm_;                    ///< of the step that is to be decided
   std::optional<std::uint64_t> written_;  ///< the last step whose gradients go to the journal
   bool reduced_read_ = false;             ///< auxiliary fields in memory are those of the states

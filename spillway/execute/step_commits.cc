@@ -41,6 +41,16 @@ Publication Step::publish() {
   return out;
 }
 
+/// Pieces that have all their bytes take their new places, and others begin to move. Updates of the last step may be
+/// pending: they change none of these weights, and keep their memory.
+void Step::swap_pieces() {
+  if (piece_swaps_.is_ready()) {
+    executor_.drain();
+    piece_swaps_.apply();
+  }
+  piece_swaps_.start();
+}
+
 void Step::settle_updates() {
   if (passes_.left()) protocol_.require_idle("reading or changing weights");
   if (protocol_.pending()) commit_unless_done();
@@ -49,6 +59,8 @@ void Step::settle_updates() {
     if (executor_.next() != nullptr) throw Error(ErrorCode::internal, "a flush has passes");
   }
   executor_.drain();
+  piece_swaps_.wait();
+  piece_swaps_.apply();
 }
 
 void Step::settle() {

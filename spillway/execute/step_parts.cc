@@ -47,8 +47,9 @@ Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
       exchange_(parts.plan, parts.resources.arenas(), gradients_.exchange()),
       executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
                 {parts.resources.device(), parts.resources.stream(), &device_updates_},
-                {parts.plan.network, &exchange_}),
-      passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_, &digests_),
-      pass_gradients_(parts.plan, parts.resources, passes_, gradients_) {}
+                {parts.plan.network, &exchange_}, &parts.tiers.slots()),
+      passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_, parts.tiers.slots(), &digests_),
+      pass_gradients_(parts.plan, parts.resources, passes_, gradients_),
+      piece_swaps_(parts.plan, parts.tiers, passes_.asked_pieces()) {}
 
 }  // namespace spillway::execute

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
-#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 
@@ -125,8 +124,13 @@ void Store::pair(const Object& it, storage::Pool::Request& request) {
   request.more = static_cast<std::uint32_t>(other.places.size());
 }
 
-void Store::begin_write(Object& it, const Transfer& transfer) {
+void Store::drop(Object& it) {
   if (it.written && !it.owned) pool_.release(it.places);
+  it.written = false;
+}
+
+void Store::begin_write(Object& it, const Transfer& transfer) {
+  drop(it);
   it.written = true;
   it.owned = false;
   it.write = transfer;
@@ -142,11 +146,15 @@ void Store::run(const Transfer& transfer) {
   waited.done = &storage::Waiter::done;
   waited.context = &waiter;
   start(waited);
+  wait(waiter);
+  waiter.wait();
+}
+
+void Store::wait(storage::Waiter& waiter) {
   for (int looks = 0; !waiter.wait_for(kStallCheck);) {
-    looks = stalled() == 1 ? looks + 1 : 0;
+    looks = stalled() > 0 ? looks + 1 : 0;
     if (looks == kStalledLooks) refuse_waiting();
   }
-  waiter.wait();
 }
 
 void Store::write(ObjectKind kind, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version) {
@@ -268,11 +276,12 @@ void Store::adopt(const journal::StoredObject& stored) {
 void Store::drop_transient() {
   for (std::size_t kind = 0; kind < objects_.size(); ++kind) {
     if (plan::kObjects[kind].other_part) continue;
-    for (auto& it : objects_[kind]) {
-      if (it.written && !it.owned) pool_.release(it.places);
-      it.written = false;
-    }
+    for (auto& it : objects_[kind]) drop(it);
   }
+}
+
+void Store::forget(ObjectKind kind, std::size_t subject) {
+  if (journal_ == nullptr) drop(object(kind, subject));
 }
 
 bool Store::written(ObjectKind kind, std::size_t chunk) const {

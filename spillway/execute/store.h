@@ -18,6 +18,7 @@
 #include "spillway/journal/run_journal.h"
 #include "spillway/plan/planner.h"
 #include "spillway/storage/pool.h"
+#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 
@@ -56,6 +57,8 @@ class Store {
   void start(const Transfer& transfer);
   /// Starts a transfer and waits for it, while no other one is under way; throws its error.
   void run(const Transfer& transfer);
+  /// Waits for a transfer that was started, while all others wait for nothing but a place; throws nothing.
+  void wait(storage::Waiter& waiter);
   /// Writes the weight or the state of a chunk, as step `version` left it, and waits for it.
   void write(plan::ObjectKind kind, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version);
 
@@ -86,6 +89,9 @@ class Store {
   [[nodiscard]] bool published(std::size_t chunk, std::uint64_t version) const;
   /// The snapshot of a chunk that an earlier process has left.
   void adopt(const journal::StoredObject& snapshot);
+
+  /// Between steps: memory has the object. Without a journal its places are free.
+  void forget(plan::ObjectKind kind, std::size_t subject);
 
   // Runs without a journal, after their last step:
 
@@ -125,6 +131,7 @@ class Store {
   [[nodiscard]] const Object& object(plan::ObjectKind kind, std::size_t subject) const;
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
   [[nodiscard]] storage::Pool::Group& gradients_of(std::uint64_t version) { return gradient_groups_[version % 2]; }
+  void drop(Object& object);
   void begin_write(Object& object, const Transfer& transfer);
   void pair(const Object& object, storage::Pool::Request& request);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;

@@ -58,6 +58,8 @@ struct PieceCounters {
   std::string block;
   std::uint64_t asked = 0;     ///< pieces that a step asked for
   std::uint64_t resident = 0;  ///< of those, pieces whose weights stay in memory
+  std::uint64_t planned = 0;   ///< of those, pieces whose weights would stay there if none had swapped places
+  std::uint64_t swaps = 0;     ///< pieces that took a nearer place
   std::uint64_t pieces = 0;    ///< pieces of the tensors that a step asked for
 };
 

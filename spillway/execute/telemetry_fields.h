@@ -44,6 +44,8 @@ template <>
 inline constexpr auto kFields<execute::PieceCounters> = std::tuple(Field("block", &execute::PieceCounters::block),
                                                                    Field("asked", &execute::PieceCounters::asked),
                                                                    Field("resident", &execute::PieceCounters::resident),
+                                                                   Field("planned", &execute::PieceCounters::planned),
+                                                                   Field("swaps", &execute::PieceCounters::swaps),
                                                                    Field("pieces", &execute::PieceCounters::pieces));
 
 template <>

@@ -42,6 +42,7 @@ Rates rates_of(const Problem& problem, const Plan& plan) {
 void count_peaks(const Problem& problem, const Room& room, Plan& plan) {
   plan.auxiliary = room.auxiliary;
   plan.update_workspace = room.update_workspace;
+  plan.piece_staging = room.piece_staging;
   plan.dram_peak = room.fixed + plan.arena;
   if (problem.budget.device) plan.device_peak = problem.device_work() + plan.device_arena;
   if (plan.regions.empty()) return;

@@ -9,6 +9,7 @@
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/device_workspace.h"
 #include "spillway/plan/if_it_fits.h"
+#include "spillway/plan/units.h"
 
 namespace spillway::plan {
 
@@ -31,6 +32,9 @@ void DeviceChoice::list_units() {
   const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share,
                        std::optional<std::size_t> decided = {}) {
     std::ranges::reverse(units);
+    std::ranges::stable_sort(units, {}, [&](const Unit& unit) {
+      return unit.kind == Kind::weight ? demand_order(problem_.layout, unit.first) : std::pair<double, std::uint64_t>();
+    });
     const auto all = static_cast<double>(units.size());
     const auto asked = share ? static_cast<std::size_t>(std::max(0.0, std::ceil(*share * all - 0.5))) : decided;
     for (std::size_t i = 0; i < units.size(); ++i) {

@@ -15,10 +15,10 @@ using DeviceSchedule = std::function<Schedule(const Placement&, std::uint32_t ah
 /// Blocks that live there are decided before, from the first on: theirs are the updates that the next step needs first.
 /// So are those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for
 /// the shortest time), and gradients of what passes: each saves two copies of its bytes a step. Then weights, of which
-/// each saves one, or both where they pass. Of several processes each has its shards of a block there, with all weights
-/// of one that is frozen in part, and no gradient stays, which the host adds up; of a head's slices the first of each
-/// process come first. What comes and goes has a window of two blocks, of three where everything else stays, and of one
-/// where no more fits.
+/// each saves one, or both where they pass, by demand_order(). Of several processes each has its shards of a block
+/// there, with all weights of one that is frozen in part, and no gradient stays, which the host adds up; of a head's
+/// slices the first of each process come first. What comes and goes has a window of two blocks, of three where
+/// everything else stays, and of one where no more fits.
 class DeviceChoice {
  public:
   /// `spare`: bytes of the device that are left to buffers whose lifetimes only the whole schedule knows.

@@ -44,8 +44,9 @@ struct Plan : LaidOut {
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes auxiliary = 0;  ///< bytes of auxiliary fields and of refits, beside the arena
   Bytes update_workspace = 0;  ///< bytes that updates of whole matrices work on, beside the arena
-  Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + both + kept_logits + saved, and the device's
-                               ///< arena where that is in DRAM
+  Bytes piece_staging = 0;     ///< bytes for pieces that change places while steps run, beside the arena
+  Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + these three + kept_logits + saved, and the
+                               ///< device's arena where that is in DRAM
   std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
   std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward

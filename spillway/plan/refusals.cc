@@ -82,9 +82,9 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
   auto message =
       text("does not fit in DRAM: the smallest plan for this placement needs ", human(room.fixed + arena),
            " (interpreter and libraries ", human(budget.process), ", PyTorch's working set ", human(problem.work()),
-           ", arena ", human(arena), ", engine ", human(kEngineBytes + room.auxiliary + room.update_workspace),
-           "), and dram_budget is ", human(budget.dram), ". It would fit with --dram_budget ",
-           ceil_div(room.fixed + arena, MiB), "MiB");
+           ", arena ", human(arena), ", engine ",
+           human(kEngineBytes + room.auxiliary + room.update_workspace + room.piece_staging), "), and dram_budget is ",
+           human(budget.dram), ". It would fit with --dram_budget ", ceil_div(room.fixed + arena, MiB), "MiB");
   auto other = budget;
   if (!other.has_path()) other.paths.emplace_back();
   other.placement = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/plan/auxiliary_memory.h"
+#include "spillway/plan/piece_staging.h"
 
 namespace spillway::plan {
 namespace {
@@ -31,8 +32,11 @@ Room room_of(const Problem& problem, Bytes device_arena) {
   const auto nodes = std::max<std::size_t>(1, budget.nodes.size());
   out.auxiliary = auxiliary_bytes(problem.layout, nodes + (budget.device ? 1 : 0), problem.description.sample_sums());
   out.update_workspace = nodes * update_workspace(problem.description.rule(), problem.layout);
+  if (budget.has_path() || budget.device) {  // else all pieces lie alike
+    out.piece_staging = piece_staging(problem.description, problem.layout).bytes();
+  }
   out.fixed = budget.process + problem.work() + kEngineBytes + out.auxiliary + out.update_workspace +
-              (in_dram ? device_arena : 0);
+              out.piece_staging + (in_dram ? device_arena : 0);
   out.arena = budget.dram - std::min(budget.dram, out.fixed);
   out.nodes = capacities(budget);
   for (const auto& node : budget.nodes) out.arena += traits(node.kind).in_dram ? 0 : node.capacity;

@@ -14,7 +14,8 @@ inline constexpr Bytes kEngineBytes = 24 * MiB;
 struct Room {
   Bytes auxiliary = 0;         ///< of auxiliary fields and refits: auxiliary_bytes()
   Bytes update_workspace = 0;  ///< that updates of whole matrices work on
-  Bytes fixed = 0;             ///< what the process holds beside the arena, both included
+  Bytes piece_staging = 0;     ///< for pieces that change places while steps run
+  Bytes fixed = 0;             ///< what the process holds beside the arena, all of these included
   Bytes arena = 0;             ///< what it may have
   std::vector<Bytes> nodes;    ///< by NUMA node, as Budget::nodes: for all that lies there; empty: there is one
 

@@ -77,6 +77,10 @@ struct PassSeconds {
 /// The same of passes that take so many times as long.
 [[nodiscard]] PassSeconds scale(PassSeconds seconds, double factor);
 
+/// Steps between two choices of the experts in memory. Sixteen tell an expert that half of the steps ask for from one
+/// that few ask for, and the reads of a choice are few beside those of so many steps.
+inline constexpr std::uint64_t kPiecePeriod = 16;
+
 /// Values that an engine plans and opens a run with.
 struct EngineSettings {
   Bytes dram_budget = 0;      ///< for the whole process
@@ -97,6 +101,7 @@ struct EngineSettings {
   Updates update_schedule = Updates::automatic;
   bool speculative_updates = false;
   bool clipping = true;                       ///< steps clip
+  std::uint64_t piece_period = kPiecePeriod;  ///< steps between two choices of the experts in memory; 0: none
   unsigned update_cores = 0;                  ///< that only updates use
   unsigned threads = 1;                       ///< of compute kernels, the caller included
   std::string run = "spillway";               ///< identity of the run

@@ -101,11 +101,11 @@ inline constexpr auto kFields<plan::EngineSettings> = std::tuple(
     Field("checkpoints", &plan::EngineSettings::checkpoints), Field("resumes", &plan::EngineSettings::resumes),
     Field("update_schedule", &plan::EngineSettings::update_schedule),
     Field("speculative_updates", &plan::EngineSettings::speculative_updates),
-    Field("clipping", &plan::EngineSettings::clipping), Field("update_cores", &plan::EngineSettings::update_cores),
-    Field("threads", &plan::EngineSettings::threads), Field("run", &plan::EngineSettings::run),
-    Field("overwrite", &plan::EngineSettings::overwrite), Field("erase", &plan::EngineSettings::erase),
-    Field("keep", &plan::EngineSettings::keep), Field("device", &plan::EngineSettings::device),
-    Field("network_inside", &plan::EngineSettings::network_inside), Field("saving", &plan::EngineSettings::saving),
-    Field("file_systems", &plan::EngineSettings::file_systems));
+    Field("clipping", &plan::EngineSettings::clipping), Field("piece_period", &plan::EngineSettings::piece_period),
+    Field("update_cores", &plan::EngineSettings::update_cores), Field("threads", &plan::EngineSettings::threads),
+    Field("run", &plan::EngineSettings::run), Field("overwrite", &plan::EngineSettings::overwrite),
+    Field("erase", &plan::EngineSettings::erase), Field("keep", &plan::EngineSettings::keep),
+    Field("device", &plan::EngineSettings::device), Field("network_inside", &plan::EngineSettings::network_inside),
+    Field("saving", &plan::EngineSettings::saving), Field("file_systems", &plan::EngineSettings::file_systems));
 
 }  // namespace spillway

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spillway/plan/piece_staging.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -22,6 +24,7 @@ class Count {
 
   StorageNeed run(const std::vector<Activation>& activations, std::uint32_t checkpoints) {
     for (Index c = 0; c < layout_.chunks().size(); ++c) add_chunk(c);
+    if (durability_ == Durability::none) add_staging();
     for (const auto& it : activations) add(traits(it.what.kind).name, whole(it.bytes));
     if (durability_ == Durability::none) return std::move(out_);
     if (durability_ == Durability::step) {
@@ -64,6 +67,18 @@ class Count {
     if (durability_ != Durability::step) return;
     const Bytes versions = placement_[c].state.in_memory() ? kSnapshotPeriod + 2 : 2;
     durable_ += (versions - (on_path ? 1 : 0)) * bytes;
+  }
+
+  /// A piece that leaves memory is written before the one that takes its place gives up its own.
+  void add_staging() {
+    bool near = false, far = false;
+    for (const auto& chunk : layout_.chunks()) {
+      if (!is_movable(description_, chunk)) continue;
+      (placement_[chunk.id].weight.in_memory() ? near : far) = true;
+    }
+    if (!near || !far) return;
+    const auto staging = piece_staging(description_, layout_);
+    add("weight", staging.pairs * whole(staging.pair / 2));
   }
 
   void add_rows() {

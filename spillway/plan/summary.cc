@@ -47,6 +47,7 @@ void add_memory(PlanSummary& out, const Plan& plan, const state::UpdateRule& rul
   if (!budget.saved_activations.on_device) add("saved activations", first, plan.saved);
   if (layout.reduction() != nullptr) add(layout.reduction()->auxiliary, first, plan.auxiliary);
   add("update workspace", first, plan.update_workspace);
+  add("expert staging", first, plan.piece_staging);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_breakdown;
   for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
@@ -104,6 +105,20 @@ std::optional<PlannedFeatures> summarize_features(const Plan& plan, const Descri
   const auto& home = plan.placement.features;
   return PlannedFeatures{.bytes = description.feature_bytes,
                          .tier = home.in_memory() ? memory_name(budget, home.node) : "paths"};
+}
+
+std::optional<PlannedPieces> summarize_pieces(const Plan& plan, const state::Layout& layout) {
+  PlannedPieces out;
+  for (const auto& block : layout.blocks()) {
+    for (const auto& object : weight_objects(layout, block)) {
+      if (layout.chunks()[object.first].asked >= 1) continue;
+      const auto& home = plan.placement[object.first].weight;
+      ++out.pieces;
+      out.in_memory += home.on_host() ? 1 : 0;
+      out.on_device += home.on_device() || home.has_device_copy() ? 1 : 0;
+    }
+  }
+  return out.pieces > 0 ? std::optional(out) : std::nullopt;
 }
 
 /// Bytes and seconds of spilling.
@@ -315,6 +330,7 @@ PlanSummary summarize(const Plan& plan, const Description& description, const st
   out.saved_activations = summarize_saved(plan, budget);
   out.image_features = summarize_features(plan, description, layout, budget);
   out.device_blocks = summarize_blocks(plan, description, layout);
+  out.pieces = summarize_pieces(plan, layout);
   out.decisions = summarize_decisions(plan);
   add_paths(out, plan, budget);
   out.far_drives = summarize_remote(plan, budget);

@@ -103,6 +103,13 @@ struct RemotePath {
   std::optional<unsigned> node = {};  ///< of the drive
 };
 
+/// Pieces that passes ask for (state::TensorSpec), by their first places.
+struct PlannedPieces {
+  std::uint64_t pieces = 0;     ///< of all tensors
+  std::uint64_t in_memory = 0;  ///< host memory has them
+  std::uint64_t on_device = 0;  ///< the device has them, or copies of them
+};
+
 /// Paths whose drives are by another NUMA node than the compute device.
 struct RemotePaths {
   std::vector<RemotePath> paths = {};
@@ -186,6 +193,7 @@ struct PlanSummary {
   std::optional<PlannedActivations> saved_activations = {};  ///< none: the caller did not describe them
   std::optional<PlannedFeatures> image_features = {};        ///< none: no features wait
   std::optional<PlannedBlocks> device_blocks = {};           ///< none: there is no device
+  std::optional<PlannedPieces> pieces = {};                  ///< none: passes ask for no pieces
   std::vector<PlannedDecision> decisions = {};
   std::map<std::string, PathBytes> path_bytes_per_step = {};  ///< by path
   std::map<std::string, DriveLife> drive_life = {};           ///< by path that is written

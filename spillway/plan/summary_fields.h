@@ -73,6 +73,11 @@ inline constexpr auto kFields<plan::PlannedDecision> = std::tuple(Field("name", 
                                                                   Field("compared", &plan::PlannedDecision::compared));
 
 template <>
+inline constexpr auto kFields<plan::PlannedPieces> = std::tuple(Field("pieces", &plan::PlannedPieces::pieces),
+                                                                Field("in_memory", &plan::PlannedPieces::in_memory),
+                                                                Field("on_device", &plan::PlannedPieces::on_device));
+
+template <>
 inline constexpr auto kFields<plan::RemotePath> = std::tuple(Field("name", &plan::RemotePath::name),
                                                              Field("node", &plan::RemotePath::node));
 
@@ -149,7 +154,8 @@ inline constexpr auto kFields<plan::PlanSummary> = std::tuple(
     Field("boundary_activations", &plan::PlanSummary::boundary_activations),
     Field("saved_activations", &plan::PlanSummary::saved_activations),
     Field("image_features", &plan::PlanSummary::image_features),
-    Field("device_blocks", &plan::PlanSummary::device_blocks), Field("decisions", &plan::PlanSummary::decisions),
+    Field("device_blocks", &plan::PlanSummary::device_blocks), Field("pieces", &plan::PlanSummary::pieces),
+    Field("decisions", &plan::PlanSummary::decisions),
     Field("path_bytes_per_step", &plan::PlanSummary::path_bytes_per_step),
     Field("drive_life", &plan::PlanSummary::drive_life), Field("far_drives", &plan::PlanSummary::far_drives),
     Field("saving", &plan::PlanSummary::saving), Field("subspaces", &plan::PlanSummary::subspaces),

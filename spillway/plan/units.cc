@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <utility>
 
 namespace spillway::plan {
@@ -26,6 +25,13 @@ std::array<Group, 4> groups(const Problem& problem) {
 }
 
 }  // namespace
+
+std::pair<double, std::uint64_t> demand_order(const state::Layout& layout, Index chunk) {
+  const auto asked = layout.chunks()[chunk].asked;
+  if (asked >= 1) return {-asked, 0};
+  const auto& span = layout.spans(chunk).front();
+  return {-asked, span.tensor_first / layout.tensors()[span.tensor].piece()};
+}
 
 Placement least_placement(const Problem& problem, Placement device) {
   const auto& chunks = problem.layout.chunks();
@@ -72,11 +78,11 @@ void Units::list_block(Group group, const state::Block& block) {
   }
 }
 
-/// Weights that more steps ask for come first: the same bytes save more traffic.
+/// The same bytes save more traffic where more steps ask for them.
 void Units::sort_weights() {
   const auto end = std::ranges::find_if(units_, [](const Unit& unit) { return unit.group != Group::weight; });
-  const auto asked = [&](const Unit& unit) { return problem_.layout.chunks()[unit.first].asked; };
-  std::ranges::stable_sort(units_.begin(), end, std::ranges::greater{}, asked);
+  const auto order = [&](const Unit& unit) { return demand_order(problem_.layout, unit.first); };
+  std::ranges::stable_sort(units_.begin(), end, {}, order);
 }
 
 /// Lists all of the weights; of the other groups the range from the first to the last chunk that this process has.

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "spillway/plan/problem.h"
@@ -39,12 +41,16 @@ struct Unit {
   Bytes all = 0;  ///< the same, with what other processes keep of weights: what a share of them is of
 };
 
+/// Order in which weights take the near places, ascending. Weights that more steps ask for come first. Of pieces that
+/// as many steps ask for, the first of each tensor come before the second, so that all layers have as many near ones.
+[[nodiscard]] std::pair<double, std::uint64_t> demand_order(const state::Layout& layout, Index chunk);
+
 /// The least that the host keeps beside `device`, what stays on a device: what there is none of.
 [[nodiscard]] Placement least_placement(const Problem& problem, Placement device);
 
 /// Objects that can stay, beside those that the caller fixed in Budget::placement; without a path everything is fixed
 /// to stay. Units are listed by group, most traffic saved per byte first: weights, activations, gradients, states;
-/// among weights those that most steps ask for. A logged gradient is written wherever it stays, so states come before
+/// among weights by demand_order(). A logged gradient is written wherever it stays, so states come before
 /// gradients if gradients are logged.
 class Units {
  public:

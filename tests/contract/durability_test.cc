@@ -1,11 +1,9 @@
 // A step that has ended is not lost: whatever lies where, and however the run goes on.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "spillway/engine_testing.h"
@@ -13,6 +11,7 @@
 #include "tests/contract/durable_run.h"
 #include "tests/contract/fake_nodes.h"
 #include "tests/contract/lives.h"
+#include "tests/contract/slow_ring.h"
 #include "tests/nightly.h"
 #include "tests/sys/failing.h"
 
@@ -241,26 +240,6 @@ TEST(Durability, WhatIsNoDurableRunIsRefusedByName) {
   EXPECT_TRUE(run.holds(engine, 2));
 }
 
-/// A drive that is slower than everything else.
-class SlowRing : public sys::Ring {
- public:
-  explicit SlowRing(std::unique_ptr<sys::Ring> inner) : inner_(std::move(inner)) {}
-
-  [[nodiscard]] std::string_view name() const noexcept override { return inner_->name(); }
-  std::string register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
-  void submit(const sys::Piece& piece) override { inner_->submit(piece); }
-  void flush() override { inner_->flush(); }
-  std::size_t wait(std::span<sys::Completion> out) override {
-    const auto count = inner_->wait(out.first(1));
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-    return count;
-  }
-  void wake() noexcept override { inner_->wake(); }
-
- private:
-  std::unique_ptr<sys::Ring> inner_;
-};
-
 /// Updates are done long before their snapshots are written, and states are wanted back sooner than weights that stay
 /// in memory. First halves of snapshots must not take the places that second ones need: nothing would ever be released.
 TEST(Durability, TheLeastRoomIsEnough) {
@@ -281,7 +260,7 @@ TEST(Durability, TheLeastRoomIsEnough) {
       }
     }
     use_ring(settings, [](const sys::File& file, unsigned depth) {
-      return std::make_unique<SlowRing>(sys::make_ring(file, depth));
+      return std::make_unique<test::SlowRing>(sys::make_ring(file, depth));
     });
     Engine engine(run.description(), settings);
     engine.start();

@@ -44,14 +44,16 @@ class Kill : public ::testing::Test {
  protected:
   explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {},
                 const std::string& frozen = {}, const std::string& subspace = {}, bool published = false)
-      : run_({.layers = 2,
+      : Kill({.layers = 2,
               .tokens = 16,
               .micro_batches = 1,
               .format = format,
               .frozen = frozen,
               .subspace = subspace,
               .published = published},
-             10, update) {}
+             update) {}
+  explicit Kill(const plan::test::Shape& shape, const std::optional<StepUpdate>& update = {})
+      : run_(shape, 10, update) {}
 
   [[nodiscard]] Settings settings(const plan::PlacementShares& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
@@ -256,6 +258,20 @@ class KillFrozen : public Kill {
 
 TEST_F(KillFrozen, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(8));
+}
+
+/// Experts in memory swap places with others every second step. A run that goes on begins with those of its plan.
+class KillExperts : public Kill {
+ protected:
+  KillExperts()
+      : Kill({.layers = 2, .tokens = 16, .micro_batches = 1, .frozen = "up|down", .experts = 6, .asked = 0.5}) {}
+};
+
+TEST_F(KillExperts, AtAnyInstant) {
+  std::array all = {settings({0.5, 0.5, 1, 1}), settings({0.5, 0, 0, 0}), with_device({0.5, 0, 1, 1}, 0, 0)};
+  all[2].budget.device->weight = 0.3;
+  for (auto& it : all) it.piece_period = 2;
+  kill_at_any_instant(all, kills(4));
 }
 
 /// Projectors and the moments inside go with the snapshot; what a step has refitted, with its gradient.

@@ -74,6 +74,7 @@ inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps
     auto settings = DurableRun::settings(where.path(), paths, placement, durability);
     settings.budget.checkpoints = 2;
     settings.threads = 1 + random() % 2;
+    settings.piece_period = 2;
     use_fake_nodes(settings, random);
     Engine engine(run.description(), settings);
     const bool goes_on = life > 0 && durability != Durability::none;

@@ -83,6 +83,7 @@ TEST(PackedWeights, ADeviceChangesNoBit) {
       auto settings = test::with_device({.capacity = 1 * GiB}, random());
       settings.budget.device->coalesce_to = random() % (48 * KiB);
       if (placement > 0) settings.budget.device->weight = share(random);
+      settings.piece_period = 2;
       const bool queued = random() % 2 == 0;
       expect_same(expected, packed_run(description, settings, queued), text("round ", round, " with ", placement));
     }

@@ -279,6 +279,7 @@ inline std::vector<Outcome> train(const plan::Description& whole, const World& w
     settings.budget.placement = world.placement;
     settings.budget.durability = plan::Durability::none;
     settings.budget.own_weights = world.own_weights;
+    settings.piece_period = 2;
     if (!world.nodes.empty()) use_nodes(settings, world, directories[rank].path());
     if (world.device) {
       settings.budget.device = world.device;

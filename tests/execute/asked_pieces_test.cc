@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <stdexcept>
+
 #include "tests/plan/models.h"
 
 namespace spillway::execute {
@@ -21,9 +24,20 @@ std::size_t find_experts(const state::Layout& layout, std::size_t layer) {
   throw std::logic_error("the layer has no experts");
 }
 
+std::size_t chunk_of(const state::Layout& layout, std::size_t tensor, std::uint64_t piece) {
+  const auto is_of = [&](const state::Chunk& chunk) {
+    const auto& spans = layout.spans(chunk.id);
+    return !spans.empty() && spans.front().tensor == tensor &&
+           spans.front().tensor_first == piece * layout.tensors()[tensor].piece();
+  };
+  return std::ranges::find_if(layout.chunks(), is_of)->id;
+}
+
 TEST(AskedPieces, CountsEachPieceOnceAStep) {
   const auto layout = make_layout();
-  AskedPieces pieces(layout, plan::Placement(layout));
+  const plan::Placement placement(layout);
+  const WeightSlots slots(layout.chunks().size());
+  AskedPieces pieces(layout, placement, slots);
   ASSERT_EQ(pieces.counts().size(), 2U);
   EXPECT_EQ(pieces.counts()[0].block, layout.blocks()[layout.layers()[0]].name);
   const auto first = find_experts(layout, 0), second = find_experts(layout, 1);
@@ -54,20 +68,33 @@ TEST(AskedPieces, TellsHowManyLayInMemory) {
       if (span.tensor == experts && span.tensor_first / piece == 5) placement.chunks[chunk.id].weight.keep();
     }
   }
-  AskedPieces pieces(layout, placement);
+  WeightSlots slots(layout.chunks().size());
+  AskedPieces pieces(layout, placement, slots);
   pieces.begin_step(true);
   pieces.add(experts, 4, 3);
   EXPECT_EQ(pieces.counts()[0].asked, 3U);
   EXPECT_EQ(pieces.counts()[0].resident, 1U);
+
+  slots.swap(chunk_of(layout, experts, 5), chunk_of(layout, experts, 9));
+  pieces.add_swap(experts);
+  pieces.begin_step(true);
+  pieces.add(experts, 4, 6);
+  EXPECT_EQ(pieces.counts()[0].resident, 2U) << "the ninth lies where the fifth lay";
+  EXPECT_EQ(pieces.counts()[0].planned, 2U) << "the plan has the fifth in memory";
+  EXPECT_EQ(pieces.counts()[0].swaps, 1U);
+  EXPECT_EQ(pieces.training_steps(), 2U);
 }
 
 TEST(AskedPieces, LeavesOutEvaluationsAndOtherTensors) {
   const auto layout = make_layout();
-  AskedPieces pieces(layout, plan::Placement(layout));
+  const plan::Placement placement(layout);
+  const WeightSlots slots(layout.chunks().size());
+  AskedPieces pieces(layout, placement, slots);
   const auto experts = find_experts(layout, 0);
   pieces.begin_step(false);
   pieces.add(experts, 0, 20);
   EXPECT_EQ(pieces.counts()[0].pieces, 0U);
+  EXPECT_EQ(pieces.training_steps(), 0U);
   pieces.begin_step(true);
   pieces.add(experts == 0 ? 1 : 0, 0, 1);
   EXPECT_EQ(pieces.counts()[0].pieces, 0U);

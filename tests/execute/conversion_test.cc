@@ -33,11 +33,12 @@ struct ConvertedPasses {
   plan::Schedule schedule;
   std::vector<std::byte> arena;
   const std::unique_ptr<device::Device> cpu = device::make_cpu();
+  const WeightSlots slots{layout.chunks().size()};
 };
 
 TEST(Conversion, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
   ConvertedPasses it(std::nullopt);
-  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
+  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu}, it.slots);
   for (const auto& pass : it.schedule.passes) {
     auto* const expected = it.arena.data() + it.schedule.buffers[pass.weights.front().here].offset;
     EXPECT_EQ(conversion.weights(pass), expected);
@@ -46,7 +47,7 @@ TEST(Conversion, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
 
 TEST(Conversion, CopiesAPassesWeightsToFp32) {
   ConvertedPasses it(state::ComputeType::fp32);
-  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
+  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu}, it.slots);
   for (const auto& pass : it.schedule.passes) {
     const auto* kept =
         reinterpret_cast<const std::uint16_t*>(it.arena.data() + it.schedule.buffers[pass.weights.front().here].offset);

@@ -85,6 +85,39 @@ TEST_P(TiersTest, GiveBackWhatTheyWereGiven) {
   EXPECT_FALSE(tiers->take_stored());
 }
 
+TEST_P(TiersTest, SwapWeightsOfOneSize) {
+  const auto rule = planned.description.rule();
+  const auto& chunks = planned.layout.chunks();
+  const auto one = chunks.front();
+  const auto is_alike = [&](const state::Chunk& it) { return it.elements == one.elements && it.block != one.block; };
+  const auto other = *std::find_if(chunks.rbegin(), chunks.rend(), is_alike);
+  const auto bytes = weight_bytes(rule, one);
+  const memory::Arena given(round_up(4 * bytes, Bytes{4096}));
+  const auto scratch = given.span().first(2 * bytes);
+  const auto made = given.span().subspan(2 * bytes, bytes), found = given.span().subspan(3 * bytes, bytes);
+  const auto make = [&](std::size_t c) { std::ranges::fill(made, static_cast<std::byte>(c + 1)); };
+  for (const auto& chunk : {one, other}) {
+    make(chunk.id);
+    tiers->store(chunk.id, made.data(), nullptr);
+  }
+  const auto* before = tiers->resident_weight(one.id);
+  for (int swaps = 1; swaps <= 3; ++swaps) {
+    WeightSwap swap(one.id, other.id, scratch);
+    tiers->start_swap(swap);
+    EXPECT_EQ(tiers->slots().slot_of(one.id), swaps % 2 == 0 ? other.id : one.id) << "before its end";
+    tiers->wait(swap);
+    EXPECT_TRUE(swap.has_ended());
+    tiers->end_swap(swap);
+    EXPECT_EQ(tiers->slots().slot_of(one.id), swaps % 2 == 0 ? one.id : other.id);
+    EXPECT_EQ(tiers->resident_weight(swaps % 2 == 0 ? one.id : other.id), before);
+    for (const auto& chunk : {one, other}) {
+      make(chunk.id);
+      tiers->load(chunk.id, found.data(), nullptr);
+      EXPECT_TRUE(std::ranges::equal(made, found)) << "chunk " << chunk.id << " after " << swaps << " swaps";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Where, TiersTest, ::testing::Values(0, 1, 2, 3));
 
 }  // namespace

@@ -71,6 +71,20 @@ TEST_F(Summary, OfOneProcessInHostMemoryHasTheKeysOfPlanJson) {
   EXPECT_EQ(keys_of(written.at("seconds")), (std::set<std::string>{"compute", "transfer", "update", "stall"}));
 }
 
+TEST_F(Summary, OfPiecesThatPassesAskForTellsWhereTheyLieFirst) {
+  it_ = test::Case({.layers = 2, .experts = 4, .asked = 0.5});
+  EXPECT_EQ(summarize_case().pieces.value().in_memory, 8U) << "there is no path";
+  it_.with_path();
+  it_.budget.placement.weight = 0.5;
+  const auto half = summarize_case().pieces.value();
+  EXPECT_EQ(half.pieces, 8U);
+  EXPECT_GT(half.in_memory, 0U);
+  EXPECT_LT(half.in_memory, 8U);
+  EXPECT_EQ(half.on_device, 0U);
+  it_.budget.device = {.capacity = 1 * GiB, .weight = 1};
+  EXPECT_EQ(summarize_case().pieces.value().on_device, 8U);
+}
+
 TEST_F(Summary, OfLayersThatMayKeepTellsThatNobodyAskedForANumber) {
   it_.budget.saved_activations = {.blocks = {1, 2}, .token_bytes = 100, .layers = 2};
   EXPECT_TRUE(make_json(summarize_case()).at("saved_activations").at("asked").is_null());

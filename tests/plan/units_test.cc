@@ -73,6 +73,22 @@ TEST(Units, ExpertsThatMostStepsAskForStayFirst) {
   }
 }
 
+TEST(Units, ExpertsThatAsManyStepsAskForStayInEachLayerAlike) {
+  const auto it = test::Case({.layers = 2, .experts = 4, .asked = 0.5}).with_path();
+  const Units units(it.problem());
+  for (std::size_t free = 0; free <= units.free(); ++free) {
+    const auto placement = units.place(free);
+    std::vector<int> kept(it.layout.blocks().size(), 0);
+    for (const auto& chunk : it.layout.chunks()) {
+      const auto& span = it.layout.spans(chunk.id).front();
+      if (chunk.asked >= 1 || span.tensor_first % it.layout.tensors()[span.tensor].piece() != 0) continue;
+      kept[chunk.block] += placement[chunk.id].weight.in_memory() ? 1 : 0;
+    }
+    const auto layers = it.layout.layers();
+    EXPECT_LE(std::abs(kept[layers[0]] - kept[layers[1]]), 1) << free << " units";
+  }
+}
+
 TEST(Units, AGradientThatIsLoggedIsKeptLast) {
   auto it = test::Case().with_path();
   const Units plain(it.problem()), durable(it.problem(Durability::step));

@@ -66,6 +66,7 @@ PLAN: dict[str, Check] = {
     "path_bytes_per_step": make_optional(make_mapping(NUMBERS)),
     "durability": is_text,
     "experts_met": EXPERTS,
+    "pieces": NUMBERS,
 }
 SUMMARY: dict[str, Check] = {
     "steps": is_count,

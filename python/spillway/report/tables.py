@@ -32,6 +32,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         boundary_activations(plan),
         saved_activations(plan),
         image_features(plan),
+        experts.describe_plan(plan),
         remote_drives(plan),
         reductions.of_plan(plan),
         updates(plan),

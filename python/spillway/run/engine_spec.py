@@ -184,7 +184,8 @@ def plan_engine(
     if (tiles := profiled.verified.tiles).count(shape.batch * shape.length) > 1:
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
-    plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None)
+    period = spec.settings.piece_period
+    plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None, period)
     return PlannedEngine(spec, engine, summary, plan | replays.plan_replays(config, summary.predicted_step_seconds))
 
 

@@ -1,7 +1,8 @@
 """Experts of a layer that the tokens of a step meet: counted by the engine, beside the share of the plan.
 
 A run with `expert_loading: on_demand` keeps the counts in its directory. A resume plans with them: with the share of
-the experts that an average step meets, and with the experts that most steps meet first in memory.
+the experts that an average step meets, and with the experts that most steps meet first in memory. Within a run the
+engine chooses the experts in memory again every so many steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway._engine import Counters, Description, PieceCounters
+from spillway._engine import Counters, Description, EngineSettings, PieceCounters
 from spillway.base.documents import read_json
 from spillway.base.files import write_json
 from spillway.model.meta.demand import mean_share
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # version of the file
 LEAST = 1e-4  # share of steps: the engine takes none of 0
+PERIOD = EngineSettings().piece_period  # steps between two choices of the experts in memory
 EVEN, COUNTED = "even routing", "earlier steps of the run"  # sources of a planned share
 
 Counts = dict[str, PieceCounters]  # by layer
@@ -101,18 +103,28 @@ def compute_shares(counts: Counts, before: Counts | None = None) -> dict[str, fl
 
 
 def summarise_met(counts: Counts, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of summary.json: mean and layers, the part of the met experts that lay in memory, and `planned`, the
-    entry of plan.json. Empty without counted steps."""
+    """The entry of summary.json: mean and layers, the part of the met experts that lay in memory, the part that would
+    have lain there if none had swapped places, the number of swaps, and the planned share with its source. Empty
+    without counted steps."""
     if not (shares := compute_shares(counts)):
         return {}
-    asked, resident = sum(it.asked for it in counts.values()), sum(it.resident for it in counts.values())
-    mean, resident_share = statistics.mean(shares.values()), resident / max(1, asked)
-    return {ENTRY: {"mean": mean, "layers": shares, "resident": resident_share, "planned": dict(planned)}}
+    asked = max(1, sum(it.asked for it in counts.values()))
+    entry = {
+        "mean": statistics.mean(shares.values()),
+        "layers": shares,
+        "resident": sum(it.resident for it in counts.values()) / asked,
+        "resident_unswapped": sum(it.planned for it in counts.values()) / asked,
+        "swaps": sum(it.swaps for it in counts.values()),
+        "planned": dict(planned),
+    }
+    return {ENTRY: entry}
 
 
-def summarise_planned(description: Description, is_recorded: bool = False) -> dict[str, Any]:
-    """The entry of plan.json: the share that the plan counts on, of a step of so many tokens, and its source. Empty
-    without experts on demand. `is_recorded`: it is that of earlier steps."""
+def summarise_planned(description: Description, is_recorded: bool = False, period: int = PERIOD) -> dict[str, Any]:
+    """The entry of plan.json: the share that the plan counts on, of a step of so many tokens, its source, and the steps
+    between two choices of the experts in memory. Empty without experts on demand. `is_recorded`: the share is that of
+    earlier steps."""
     if (share := mean_share(description)) is None:
         return {}
-    return {ENTRY: {"share": share, "tokens": description.tokens, "source": COUNTED if is_recorded else EVEN}}
+    source = COUNTED if is_recorded else EVEN
+    return {ENTRY: {"share": share, "tokens": description.tokens, "source": source, "period": period}}

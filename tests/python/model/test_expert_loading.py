@@ -166,7 +166,8 @@ def test_a_resumed_run_plans_with_what_its_steps_met(
 
     again, told = start("out", "8", "--resume_from_checkpoint", "auto")
     expected = sum((count + 0.5) / 5 for count in every) / len(every)
-    assert again == {"share": pytest.approx(expected), "tokens": 8, "source": "earlier steps of the run"}
+    source = {"tokens": 8, "source": "earlier steps of the run", "period": 16}
+    assert again == {"share": pytest.approx(expected), **source}
     assert f"as in earlier steps of the run, meet {again['share']:.0%}" in " ".join(told.split())
     assert adapters(tmp_path / "out") == adapters(tmp_path / "whole")
     assert read_counts()["steps"] == 8
