@@ -19,9 +19,8 @@ import checking
 MOST = {"file": 500, "class": 350}
 # Classes that are larger with their members: an executor, and owners of all buffers of a kind. The numbers only fall.
 LARGER = {
-    ("spillway/execute", "Executor"): 620,
+    ("spillway/execute", "Executor"): 610,
     ("spillway/execute", "Gradients"): 450,
-    ("spillway/execute", "Store"): 360,
 }
 FOLDERS = ("spillway", "research/study", "python", "scripts", "examples")
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".py"}

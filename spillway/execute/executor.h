@@ -61,6 +61,21 @@ struct OtherProcesses {
   NetworkWork* work = nullptr;
 };
 
+/// Tasks of one instance of the schedule, and how far each is.
+struct InstanceBank {
+  std::uint64_t instance = 0;
+  bool open = false;  ///< has tasks that have not ended
+  Mode mode;
+  std::size_t left = 0;  ///< tasks that have not ended
+  std::vector<std::uint32_t> waiting;
+  std::vector<std::uint8_t> ended;
+  std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
+  std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
+  std::vector<std::uint8_t> asked;   ///< by chunk: a pass has asked for it
+  plan::StepFacts facts;             ///< that conditions of tasks ask
+  std::vector<Times> times;
+};
+
 class Executor final : private UpdateLanes::Client {
  public:
   /// `store` may be null when no task is a transfer. `slots`: of weights; null: each chunk lies in its own. All
@@ -120,27 +135,13 @@ class Executor final : private UpdateLanes::Client {
     bool updated = true, stored = true;
   };
 
-  struct Bank {
-    std::uint64_t instance = 0;
-    bool open = false;  ///< has tasks that have not ended
-    Mode mode;
-    std::size_t left = 0;  ///< tasks that have not ended
-    std::vector<std::uint32_t> waiting;
-    std::vector<std::uint8_t> ended;
-    std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
-    std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
-    std::vector<std::uint8_t> asked;   ///< by chunk: a pass has asked for it
-    plan::StepFacts facts;             ///< that conditions of tasks ask
-    std::vector<Times> times;
-  };
-
-  [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
-  [[nodiscard]] bool is_held(const Bank& bank, const plan::Task& task) const;
+  [[nodiscard]] bool runs(const InstanceBank& bank, const plan::Task& task) const;
+  [[nodiscard]] bool is_held(const InstanceBank& bank, const plan::Task& task) const;
   template <class Filter>
   void release_held(const Filter& filter, std::vector<Start>& transfers);  // locked
-  void open_bank(Bank& bank, Mode mode);                                   // locked
+  void open_bank(InstanceBank& bank, Mode mode);                           // locked
   void drop_early(std::vector<Start>& transfers);                          // locked
-  Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
+  InstanceBank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
   void end_task(Start start, std::vector<Start>& transfers);  // locked
   template <class Body>
   void each_follower(const Start& start, const Body& body);                                         // locked
@@ -149,7 +150,6 @@ class Executor final : private UpdateLanes::Client {
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);         // locked
   void launch(std::vector<Start>& transfers);                                                       // unlocked
   void launch_transfer(const Start& start, const plan::Task& task);
-  [[nodiscard]] std::size_t subject_of(const plan::Task& task) const;
   void fail(std::exception_ptr error);  // locked
   void throw_failure();                 // locked
   static void transfer_issued(void* context, std::uint64_t token) noexcept;
@@ -179,7 +179,7 @@ class Executor final : private UpdateLanes::Client {
   std::unique_ptr<PassClock> pass_clock_;  ///< null: likewise
   std::unique_ptr<NetworkLane> network_;   ///< null: there are no other processes
   Changed changed_;                        ///< when the newest instance has ended
-  std::array<Bank, 2> banks_;
+  std::array<InstanceBank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::vector<Index> held_;      ///< of what the pass may ask for, what it has not asked for
   std::size_t pass_ = 0;         ///< next index into schedule_.passes of the newest instance

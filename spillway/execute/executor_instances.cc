@@ -8,9 +8,9 @@ namespace spillway::execute {
 using plan::Phase;
 using plan::Task;
 
-bool Executor::runs(const Bank& its_bank, const Task& task) const {
+bool Executor::runs(const InstanceBank& its_bank, const Task& task) const {
   struct ChunkFacts {
-    const Bank& bank;
+    const InstanceBank& bank;
     const UpdateWork& work;
     [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
     [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
@@ -21,7 +21,7 @@ bool Executor::runs(const Bank& its_bank, const Task& task) const {
 }
 
 /// True if a pass of the instance begins the task, and lets it go.
-bool Executor::is_held(const Bank& its_bank, const Task& task) const {
+bool Executor::is_held(const InstanceBank& its_bank, const Task& task) const {
   return task.when.only == plan::OnlyIf::asked && task.when.phase == plan::Phase::forward && its_bank.facts.passes;
 }
 
@@ -73,7 +73,7 @@ void Executor::begin(Mode mode) {
   if (pass_clock_ && mode.passes) pass_clock_->begin_instance(instance);  // may wait for the device
 }
 
-void Executor::open_bank(Bank& its_bank, Mode mode) {
+void Executor::open_bank(InstanceBank& its_bank, Mode mode) {
   its_bank.mode = mode;
   its_bank.open = true;
   its_bank.left = schedule_.tasks.size();

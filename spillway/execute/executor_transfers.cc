@@ -8,6 +8,15 @@ namespace spillway::execute {
 
 using plan::Phase;
 using plan::Task;
+namespace {
+
+/// The chunk in the task's slot. Chunks that swap places have weights alone.
+std::size_t subject_of(const Task& task, const WeightSlots* slots) {
+  const bool by_chunk = traits(task.what.kind).numbered == plan::Numbered::by_chunk;
+  return by_chunk && slots != nullptr ? slots->chunk_in(task.what.index) : task.what.index;
+}
+
+}  // namespace
 
 void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto deadline = start.instance * schedule_.positions + task.deadline;
@@ -22,7 +31,7 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto& memory = task.memory();
   store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
                  .kind = task.what.kind,
-                 .subject = subject_of(task),
+                 .subject = subject_of(task, slots_),
                  .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,
@@ -32,12 +41,6 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
                  .context = this,
                  .token = token,
                  .last_path = &bank(start.instance).times[start.task].path});
-}
-
-/// The chunk in the task's slot. Chunks that swap places have weights alone.
-std::size_t Executor::subject_of(const Task& task) const {
-  const bool by_chunk = traits(task.what.kind).numbered == plan::Numbered::by_chunk;
-  return by_chunk && slots_ != nullptr ? slots_->chunk_in(task.what.index) : task.what.index;
 }
 
 Start Executor::start_of(std::uint64_t token) const noexcept {

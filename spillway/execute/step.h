@@ -91,7 +91,6 @@ class Step {
   void check(const StepUpdate& update) const;
   void require_unwritten(const StepBegin& begin);
   [[nodiscard]] kernels::Norm shared_norm();
-  void gather(std::vector<double>& numbers) const;
   void swap_pieces();
   void begin_reduced(std::uint64_t micro_batches);
   void restore_reduced();

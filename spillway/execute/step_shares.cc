@@ -24,6 +24,25 @@ void add_numbers(network::Port& port, const std::vector<std::size_t>& peers, boo
   }
 }
 
+/// Adds those of all processes, each of which has its own and zeros: those of a machine in its first process, which
+/// then has to do with the first ones of the others.
+void gather(const state::World& world, network::Port& port, std::vector<double>& numbers) {
+  const auto first = world.machine_of(world.rank) * world.local;
+  const auto bytes = std::as_writable_bytes(std::span(numbers));
+  if (world.rank != first) {
+    network::move_bytes(port, std::span(&first, 1), true, bytes);
+    return network::move_bytes(port, std::span(&first, 1), false, bytes);
+  }
+  std::vector<std::size_t> here, elsewhere;
+  for (auto peer = first + 1; peer < first + world.local; ++peer) here.push_back(peer);
+  for (std::size_t peer = 0; peer < world.size; peer += world.local) {
+    if (peer != first) elsewhere.push_back(peer);
+  }
+  add_numbers(port, here, false, numbers);
+  add_numbers(port, elsewhere, true, numbers);
+  network::move_bytes(port, here, true, bytes);
+}
+
 }  // namespace
 
 void Step::check(const StepBegin& begin) const {
@@ -62,33 +81,12 @@ kernels::Norm Step::shared_norm() {
   const auto records = sink.records();
   std::vector<double> numbers(squares.begin(), squares.end());
   numbers.insert(numbers.end(), records.begin(), records.end());
-  gather(numbers);
+  gather(parts_.plan.description.world, *parts_.plan.network, numbers);
   std::copy(numbers.begin() + static_cast<std::ptrdiff_t>(squares.size()), numbers.end(), records.begin());
   sink.tell();
   kernels::Norm out;
   for (std::size_t i = 0; i < squares.size(); ++i) out.sum += numbers[i];
   return out;
-}
-
-/// Adds those of all processes, each of which has its own and zeros: those of a machine in its first process, which
-/// then has to do with the first ones of the others.
-void Step::gather(std::vector<double>& numbers) const {
-  const auto& world = parts_.plan.description.world;
-  auto& port = *parts_.plan.network;
-  const auto first = world.machine_of(world.rank) * world.local;
-  const auto bytes = std::as_writable_bytes(std::span(numbers));
-  if (world.rank != first) {
-    network::move_bytes(port, std::span(&first, 1), true, bytes);
-    return network::move_bytes(port, std::span(&first, 1), false, bytes);
-  }
-  std::vector<std::size_t> here, elsewhere;
-  for (auto peer = first + 1; peer < first + world.local; ++peer) here.push_back(peer);
-  for (std::size_t peer = 0; peer < world.size; peer += world.local) {
-    if (peer != first) elsewhere.push_back(peer);
-  }
-  add_numbers(port, here, false, numbers);
-  add_numbers(port, elsewhere, true, numbers);
-  network::move_bytes(port, here, true, bytes);
 }
 
 }  // namespace spillway::execute

@@ -30,22 +30,35 @@ inline constexpr int kStalledLooks = 4;
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
 [[nodiscard]] std::string name_of(const state::Layout& layout, plan::ObjectKind kind, std::size_t chunk);
 
+/// A read or a write of an object.
+struct StoreTransfer {
+  storage::Direction direction = storage::Direction::read;
+  plan::ObjectKind kind = plan::ObjectKind::weight;
+  std::size_t subject = 0;  ///< index of plan::Object
+  std::byte* memory = nullptr;
+  Bytes bytes = 0;
+  std::uint64_t version = 0;  ///< of a write: the step that it is of
+  bool snapshot = false;      ///< of a write of weight or state: part of a snapshot; the other part is written, too
+  std::uint64_t deadline = 0;
+  storage::Done done = nullptr;
+  void* context = nullptr;
+  std::uint64_t token = 0;
+  std::uint32_t* last_path = nullptr;  ///< as storage::Pool::Request::last_path
+};
+/// The snapshot of a chunk that is being written.
+struct ChunkSnapshot {
+  std::uint64_t version = 0;
+  unsigned parts = 0;  ///< of it that have ended
+  storage::Pool::Pair pair;
+  std::uint64_t told = 0;
+  bool any = false;  ///< the journal has one, of step `told`
+  bool constant = false;
+  std::vector<journal::Piece> pieces;
+};
+
 class Store {
  public:
-  struct Transfer {
-    storage::Direction direction = storage::Direction::read;
-    plan::ObjectKind kind = plan::ObjectKind::weight;
-    std::size_t subject = 0;  ///< index of plan::Object
-    std::byte* memory = nullptr;
-    Bytes bytes = 0;
-    std::uint64_t version = 0;  ///< of a write: the step that it is of
-    bool snapshot = false;      ///< of a write of weight or state: part of a snapshot; the other part is written, too
-    std::uint64_t deadline = 0;
-    storage::Done done = nullptr;
-    void* context = nullptr;
-    std::uint64_t token = 0;
-    std::uint32_t* last_path = nullptr;  ///< as storage::Pool::Request::last_path
-  };
+  using Transfer = StoreTransfer;
 
   /// Room for what the plan does not keep in memory, and with `journal` (may be null) for what makes it durable. All
   /// references must outlive it.
@@ -115,16 +128,6 @@ class Store {
     std::string name;    ///< for errors
     Transfer write;      ///< the last one, or the one that is under way
   };
-  /// The snapshot of a chunk that is being written.
-  struct Snapshot {
-    std::uint64_t version = 0;
-    unsigned parts = 0;  ///< of it that have ended
-    storage::Pool::Pair pair;
-    std::uint64_t told = 0;
-    bool any = false;  ///< the journal has one, of step `told`
-    bool constant = false;
-    std::vector<journal::Piece> pieces;
-  };
 
   void add(plan::ObjectKind kind, std::size_t subject, Bytes bytes, std::string name);
   [[nodiscard]] Object& object(plan::ObjectKind kind, std::size_t subject);
@@ -148,8 +151,8 @@ class Store {
   std::uint64_t gradient_places_ = 0;                              ///< that those of a step take
   std::array<storage::Pool::Group, 2> gradient_groups_;
 
-  mutable std::mutex mutex_;         ///< guards the snapshots but for what was told of them
-  std::vector<Snapshot> snapshots_;  ///< by chunk
+  mutable std::mutex mutex_;              ///< guards the snapshots but for what was told of them
+  std::vector<ChunkSnapshot> snapshots_;  ///< by chunk
 };
 
 }  // namespace spillway::execute
