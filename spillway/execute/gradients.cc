@@ -9,7 +9,6 @@ namespace spillway::execute {
 namespace {
 
 static_assert(plan::kSquaresTile == device::kSquaresTile);
-static_assert(sizeof(device::Part) == 16, "plan::DeviceWorkspace counts on it");
 
 }  // namespace
 
@@ -27,18 +26,16 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       digests_(digests),
       summed_(where.device.make_event()),
       sums_(where.device, where.stream),
+      targets_(schedule, layout, description, arenas),
       reduced_(description, layout, sink, where),
       virtual_ranks_(description.virtual_ranks),
-      planned_sums_(description.gradient_sums()),
       slots_(layout, description.virtual_ranks > 1),
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
-      others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {
-  place_tensors(description.rule());
+      tied_(layout, rows, description.weight_dtype, where_, slots_, squares_) {
   std::size_t tensors = 1;
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
   seen_.resize(tensors);
-  if (!others_.empty()) parts_.reserve(where.sizes.parts);
   squares_in_order_.reserve(slots_.count() + layout.chunks().size());
   if (!description.is_shared()) return;
   exchange_ = std::make_unique<GradientExchange>(
@@ -57,7 +54,8 @@ void Gradients::begin(std::uint64_t micro_batches) {
   slots_.begin();
   sparse_ = exchange_ != nullptr;
   sparse_norm_ = 0;
-  listed_ = false;
+  tied_.begin();
+  targets_.begin(summed());
 }
 
 void Gradients::open(const plan::Pass& pass) {
@@ -73,12 +71,12 @@ void Gradients::wait() {
   where_.device.synchronise(summed_);
 }
 
-bool Gradients::take(const Target& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
+bool Gradients::take(const GradientTarget& to, Seen& seen, const std::byte* values, std::uint64_t micro_batch) {
   if (summed()) sums_.add(to.place, seen.sums, to.given, values, micro_batch);
   return end_part(to, seen, micro_batch);
 }
 
-bool Gradients::end_part(const Target& to, Seen& seen, std::uint64_t micro_batch) {
+bool Gradients::end_part(const GradientTarget& to, Seen& seen, std::uint64_t micro_batch) {
   const bool last = micro_batch + 1 == end_;
   if (summed() && last) sums_.finish(to.place, seen.sums);
   seen.state = last ? 2 : 1;
@@ -106,7 +104,7 @@ void Gradients::require_later(std::size_t tensor, std::uint64_t micro_batch, std
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   auto& seen = seen_of(tensor);
   require_later(tensor, micro_batch, seen.lent);
-  const auto to = target_of(tensor);
+  const auto to = targets_.of_tensor(*pass_, tensor);
   const bool last = take(to, seen, values, micro_batch);
   if (last) finish_tensor(tensor, to, summed() ? nullptr : values);
 }
@@ -122,7 +120,7 @@ SumLoan Gradients::lend_sum(std::size_t tensor, std::uint64_t micro_batch) {
   }
   seen.lent = micro_batch + 1;
   seen.is_lent = true;
-  return sums_.lend_sum(target_of(tensor).place, seen.sums, micro_batch);
+  return sums_.lend_sum(targets_.of_tensor(*pass_, tensor).place, seen.sums, micro_batch);
 }
 
 void Gradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
@@ -132,13 +130,13 @@ void Gradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
                                            micro_batch, ", whose sum was not lent"));
   }
   seen.is_lent = false;
-  const auto to = target_of(tensor);
+  const auto to = targets_.of_tensor(*pass_, tensor);
   if (end_part(to, seen, micro_batch)) finish_tensor(tensor, to, nullptr);
 }
 
 void Gradients::take_sparse(const std::byte* values) {
   if (exchange_) {
-    auto* const parts = as_floats(arenas_.at(schedule_, schedule_.shared(plan::Operand::sent_rows)));
+    auto* const parts = reinterpret_cast<float*>(arenas_.at(schedule_, schedule_.shared(plan::Operand::sent_rows)));
     return rows_->sum_parts(values, parts, thread_pool_);
   }
   sparse_norm_ = rows_->round(values, thread_pool_).sum;
@@ -155,7 +153,7 @@ void Gradients::close() {
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
       if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
-      const auto to = target_of(number);
+      const auto to = targets_.of_tensor(*pass_, number);
       auto& seen = seen_[i];
       if (seen.is_lent) {
         throw Error(ErrorCode::bad_input,
@@ -176,8 +174,7 @@ void Gradients::close() {
       }
       if (!reduced) continue;
       const std::span squares(squares_ + slots_.tensor(number), device::square_tiles(to.elements));
-      const auto behind = places_[number].auxiliary - places_[number].grad;
-      reduced_.close(number, seen.state != 0, squares, to.grad + behind);
+      reduced_.close(number, seen.state != 0, squares, to.grad + targets_.auxiliary_of(number));
     }
   }
   const bool wanted = !exchange_ || sums_.any();

@@ -12,12 +12,14 @@
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/gradient_exchange.h"
+#include "spillway/execute/gradient_targets.h"
 #include "spillway/execute/rank_sums.h"
 #include "spillway/execute/reduced_gradients.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/squares.h"
 #include "spillway/execute/step_digests.h"
 #include "spillway/execute/thread_pool.h"
+#include "spillway/execute/tied_table.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
@@ -69,17 +71,6 @@ class Gradients {
   [[nodiscard]] kernels::Norm total();
 
  private:
-  struct Target {
-    std::byte* grad = nullptr;
-    float* sum = nullptr;                                 ///< null when there is one micro-batch, and for fp32
-    RankSums::Place place = {};                           ///< the sums over micro-batches
-    state::ComputeType type = state::ComputeType::bf16;   ///< of `grad`
-    state::ComputeType given = state::ComputeType::bf16;  ///< of what is handed over
-    std::uint64_t elements = 0;
-  };
-  void place_tensors(const state::UpdateRule& rule);
-  [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
-  [[nodiscard]] Target target_of(std::size_t tensor) const;
   void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   /// A gradient of the open pass.
@@ -95,62 +86,42 @@ class Gradients {
   /// Throws unless `micro_batch` is `least` or a later one.
   void require_later(std::size_t tensor, std::uint64_t micro_batch, std::uint64_t least) const;
   /// One micro-batch's; whether it was the last, and nothing of other processes is due.
-  bool take(const Target& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
+  bool take(const GradientTarget& target, Seen& seen, const std::byte* values, std::uint64_t micro_batch);
   /// A micro-batch's gradient is in the sum; the same.
-  bool end_part(const Target& target, Seen& seen, std::uint64_t micro_batch);
+  bool end_part(const GradientTarget& target, Seen& seen, std::uint64_t micro_batch);
   [[nodiscard]] bool summed() const noexcept { return micro_batches_ > 1 || exchange_ != nullptr; }
   /// A gradient of a layer, of whose pieces each has squares of its own.
-  void finish_tensor(std::size_t tensor, const Target& target, const std::byte* values);
+  void finish_tensor(std::size_t tensor, const GradientTarget& target, const std::byte* values);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
-  void finish(const Target& target, const std::byte* values, double* squares);
-  void add_digest(const Target& target, std::size_t chunk, const std::string& tensor);
-  /// Values that finish() rounds into grad; null: grad has them already, or they are copied.
-  static const float* unrounded(const Target& target, const std::byte* values);
-  /// `sums`: what was rounded into grad; null: nothing was.
-  void end_tied(const Target& target, const float* sums, const state::Chunk& chunk, std::size_t slice);
-  void keep_rows(const Target& target, const float* sums, const state::Chunk& chunk);
-  [[nodiscard]] bool tied() const noexcept;
-  void list_others();
-  /// Bytes of the host where the device's work finds them.
-  void send(Bytes to, const void* from, Bytes bytes);
-  static float* as_floats(std::byte* at) noexcept { return reinterpret_cast<float*>(at); }
+  void finish(const GradientTarget& target, const std::byte* values, double* squares);
+  void add_digest(const GradientTarget& target, std::size_t chunk, const std::string& tensor);
   [[nodiscard]] bool apart() const noexcept { return where_.workspace != nullptr; }
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const plan::Description& description_;
-  const state::ComputeType type_ = description_.weight_dtype;  ///< of gradients as they are kept
-  const state::ComputeType given_ = description_.computes();   ///< and as they are handed over
   const Arenas arenas_;
   SparseEmbedding* const rows_;
   sink::GradientSink& sink_;
   ThreadPool& thread_pool_;
-  /// Place of a layer's tensor in the gradients of its block, and S before its auxiliary fields.
-  struct Place {
-    Bytes grad = 0;         ///< bytes from the start of the gradients
-    std::uint64_t sum = 0;  ///< elements from the start of the sums
-    Bytes auxiliary = 0;    ///< as `grad`: the auxiliary fields of what is reduced
-  };
-  std::vector<Place> places_;  ///< by tensor
   const sink::Arithmetic where_;
   StepDigests* const digests_;
   const device::Event summed_;
   RankSums sums_;
+  GradientTargets targets_;
   ReducedGradients reduced_;
-  const std::uint64_t virtual_ranks_, planned_sums_;  ///< those of a step, and those that the plan has places for
-  std::uint64_t micro_batches_ = 1, end_ = 1;         ///< of the step; and one past the last of this process
+  const std::uint64_t virtual_ranks_;
+  std::uint64_t micro_batches_ = 1, end_ = 1;  ///< of the step; and one past the last of this process
   const plan::Pass* pass_ = nullptr;
   std::vector<Seen> seen_;  ///< by tensor of the open block
   SquareSlots slots_;
   std::vector<double> host_squares_;
-  double* const squares_;                 ///< where the device's work writes them
+  double* const squares_;  ///< where the device's work writes them
+  TiedTable tied_;
   bool sparse_ = false;                   ///< the embedding's own rows are rounded
   double sparse_norm_ = 0;                ///< of these, with one virtual rank
   std::vector<double> squares_in_order_;  ///< what squares() returns
   std::unique_ptr<GradientExchange> exchange_;
-  std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
-  std::vector<device::Part> parts_;  ///< what they are made of
-  bool listed_ = false;              ///< the two are of this step
 };
 
 }  // namespace spillway::execute
