@@ -10,6 +10,9 @@ same TRL trainer, rows and batches; a row has --tokens tokens, half of them prom
 `memory` loads the model with transformers. `dram` streams from DRAM, `disk` from --storage. TRL's DPOTrainer and
 KTOTrainer compute their reference in each step, and a streamed one in a first pass over all rows. `before_seconds` has
 that pass and the opening of the engine.
+transformers' Trainer trains heads of labels for rows (`classify-rows`) and for tokens (`classify-tokens`), and rows
+with an image each (`images`). They have SmolVLM's class and the frozen tower of SmolVLM-256M, and the image's 64 tokens
+are among --tokens.
 `grpo` samples --completion tokens four times for each prompt inside its step. `distill` has no trainer in TRL: beside
 `spillway.train` (`dram`) is a plain loop over both models in memory. The streamed teacher's pass precedes the steps.
 
@@ -33,10 +36,16 @@ from shapes import peak_watch
 
 # hidden, feed-forward, layers, heads, key-value heads, vocabulary: those of SmolLM2-135M, and a small one for a trial
 SHAPES = {"135m": (576, 1536, 30, 9, 3, 49152), "tiny": (64, 128, 2, 4, 2, 1024)}
-OBJECTIVES = ("sft", "dpo", "kto", "orpo", "cpo", "simpo", "reward", "grpo", "distill")
+OBJECTIVES = ("sft", "dpo", "kto", "orpo", "cpo", "simpo", "reward", "grpo", "distill",
+              "classify-rows", "classify-tokens", "images")  # fmt: skip
+BY_TRANSFORMERS = ("classify-rows", "classify-tokens", "images")
 SIDES = ("memory", "dram", "disk")
 WORDS = 900  # of the tokenizer, one token each
 GENERATIONS = 4
+LABELS = 8
+# hidden, feed-forward, layers, heads, pixels of a side: those of SmolVLM-256M, and a small tower for a trial
+TOWERS = {"135m": (768, 3072, 12, 12, 512), "tiny": (32, 64, 2, 2, 64)}
+PATCH, JOINED = 16, 4  # pixels of a patch's side, and patches of a token's
 
 
 def save_model(place: Path, shape: str, seed: int = 0, labels: int = 0) -> Path:
@@ -68,6 +77,36 @@ def save_model(place: Path, shape: str, seed: int = 0, labels: int = 0) -> Path:
         tokenizer_object=words, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<pad>"
     )
     tokenizer.save_pretrained(place)
+    return place
+
+
+def save_labelled(place: Path, options: argparse.Namespace) -> Path:
+    """The same with a head of labels, for rows or tokens, and without dropout before it."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    save_model(place, options.shape)
+    config = AutoConfig.from_pretrained(place)
+    config.num_labels, config.classifier_dropout = LABELS, 0.0
+    of_rows = options.objective == "classify-rows"
+    auto = AutoModelForSequenceClassification if of_rows else AutoModelForTokenClassification
+    auto.from_config(config, dtype="bfloat16").save_pretrained(place)
+    return place
+
+
+def save_with_tower(place: Path, shape: str) -> Path:
+    """The same as the text of a SmolVLM."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    text_config = AutoConfig.from_pretrained(save_model(place, shape)).to_dict()
+    hidden, inner, layers, heads, side = TOWERS[shape]
+    config = AutoConfig.for_model(
+        "smolvlm", text_config=text_config, scale_factor=JOINED, image_token_id=WORDS + 3, pad_token_id=0,
+        tie_word_embeddings=True, vision_config={
+            "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "image_size": side, "patch_size": PATCH,
+        },
+    )  # fmt: skip
+    AutoModelForImageTextToText.from_config(config, dtype="bfloat16").save_pretrained(place)
     return place
 
 
@@ -131,7 +170,6 @@ def measure_trainer(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     """One process: a trainer, its seconds by step, and those before the first one."""
     import datasets
     import torch
-    import transformers
     from transformers import AutoTokenizer
 
     torch.set_num_threads(options.threads)
@@ -139,6 +177,18 @@ def measure_trainer(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     model_place = save_model(place / "model", options.shape, labels=labels)
     rows = make_rows(options.objective, options.tokens, options.rows * options.steps)
     model, kind = load_model(options, place, model_place)
+    given: dict[str, Any] = {"reward_funcs": count_letters} if options.objective == "grpo" else {}
+    trainer = kind(
+        model=model, args=make_arguments(options, place / "out"), train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(model_place), **given,
+    )  # fmt: skip
+    return time_steps(trainer)
+
+
+def time_steps(trainer: Any) -> dict[str, Any]:
+    """The seconds of each step, and those before the first."""
+    import transformers
+
     ends: list[float] = []
 
     class Watch(transformers.TrainerCallback):
@@ -149,17 +199,87 @@ def measure_trainer(options: argparse.Namespace, place: Path) -> dict[str, Any]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(time.perf_counter())
 
-    given: dict[str, Any] = {"reward_funcs": count_letters} if options.objective == "grpo" else {}
-    trainer = kind(
-        model=model, args=make_arguments(options, place / "out"), train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(model_place), callbacks=[Watch()], **given,
-    )  # fmt: skip
+    trainer.add_callback(Watch())
     begin = time.perf_counter()
     trainer.train()
     return {
         "seconds": [after - before for before, after in zip(ends, ends[1:], strict=False)],
         "before_seconds": ends[0] - begin,
     }
+
+
+def measure_transformers(options: argparse.Namespace, place: Path) -> dict[str, Any]:
+    """The same by transformers' Trainer."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(options.threads)
+    images = options.objective == "images"
+    save = save_with_tower(place / "model", options.shape) if images else save_labelled(place / "model", options)
+    keys: dict[str, Any] = {"images": True} if images else {"num_labels": LABELS}
+    if options.objective == "classify-tokens":
+        keys["task"] = "token-classification"
+    if options.side == "memory":
+        model, kind = load_whole(save, options.objective), transformers.Trainer
+    else:
+        model, kind = load_streamed(options, place, save, keys), spillway_class("Trainer")
+    model.config.pad_token_id = 0
+    arguments = transformers.TrainingArguments(
+        output_dir=str(place / "out"), per_device_train_batch_size=options.rows, max_steps=options.steps,
+        learning_rate=1e-6, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
+        remove_unused_columns=False,
+    )  # fmt: skip
+    rows = make_id_rows(options)
+    return time_steps(kind(model=model, args=arguments, train_dataset=rows, data_collator=Collator(options)))
+
+
+def load_whole(model: Path, objective: str) -> Any:
+    """The model in memory. A vision tower is frozen, as it is where a model streams."""
+    import transformers
+
+    names = {"images": "ImageTextToText", "classify-rows": "SequenceClassification"}
+    name = names.get(objective, "TokenClassification")
+    loaded = getattr(transformers, f"AutoModelFor{name}").from_pretrained(model, dtype="bfloat16")
+    if objective == "images":
+        loaded.model.vision_model.requires_grad_(False)
+        loaded.model.connector.requires_grad_(False)
+    return loaded
+
+
+def make_id_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of --tokens ids. With an image its tokens come first, and have no label."""
+    side = TOWERS[options.shape][4] // PATCH // JOINED
+    image = side * side if options.objective == "images" else 0
+    rows = []
+    for number in range(options.rows * options.steps):
+        ids = [3 + (number * 31 + place * 7) % WORDS for place in range(options.tokens)]
+        labels: Any = [each % LABELS for each in ids]
+        if options.objective == "classify-rows":
+            labels = number % LABELS
+        if image:
+            ids[:image] = [WORDS + 3] * image
+            labels = [-100] * image + ids[image:]
+        rows.append({"input_ids": ids, "labels": labels})
+    return rows
+
+
+class Collator:
+    """Tensors of rows that have one length. Each has an image of its own, where rows have images."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.side = TOWERS[options.shape][4] if options.objective == "images" else 0
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        import torch
+
+        out = {name: torch.tensor([row[name] for row in rows]) for name in ("input_ids", "labels")}
+        out["attention_mask"] = torch.ones_like(out["input_ids"])
+        if self.side:
+            generator = torch.Generator().manual_seed(rows[0]["input_ids"][-1])
+            shape = (len(rows), 1, 3, self.side, self.side)
+            out["pixel_values"] = torch.randn(shape, generator=generator).to(torch.bfloat16)
+            out["pixel_attention_mask"] = torch.ones(len(rows), 1, self.side, self.side, dtype=torch.int64)
+        return out
 
 
 def load_model(options: argparse.Namespace, place: Path, model: Path) -> tuple[Any, Any]:
@@ -171,13 +291,23 @@ def load_model(options: argparse.Namespace, place: Path, model: Path) -> tuple[A
     if options.side == "memory":
         auto = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModelForCausalLM
         return auto.from_pretrained(model, dtype="bfloat16", **labels), find_class(name)
+    return load_streamed(options, place, model, labels), spillway_class(name)
+
+
+def load_streamed(options: argparse.Namespace, place: Path, model: Path, more: dict[str, Any]) -> Any:
     import spillway.hf
 
-    keys: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", **labels}
+    keys: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", **more}
     if options.side == "disk":
         keys |= {"storage": str(place / "storage"), "placement": "weight=path,state=path,grad=path,activation=dram"}
         (place / "storage").mkdir()
-    return spillway.hf.load(model, **keys), getattr(spillway.hf, name)
+    return spillway.hf.load(model, **keys)
+
+
+def spillway_class(name: str) -> Any:
+    import spillway.hf
+
+    return getattr(spillway.hf, name)
 
 
 def count_letters(completions: list[str], **_: Any) -> list[float]:
@@ -240,8 +370,8 @@ def measure_plain_distillation(
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """This process alone; where it lies is removed."""
     with tempfile.TemporaryDirectory(dir=options.storage) as place, peak_watch() as watch:
-        how = measure_distillation if options.objective == "distill" else measure_trainer
-        return how(options, Path(place)) | {"peak_bytes": watch.bytes}
+        ways = {"distill": measure_distillation, **dict.fromkeys(BY_TRANSFORMERS, measure_transformers)}
+        return ways.get(options.objective, measure_trainer)(options, Path(place)) | {"peak_bytes": watch.bytes}
 
 
 def run(objective: str, side: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -283,7 +413,7 @@ def main() -> None:
                 settled = statistics.median(figures["seconds"][1:])
                 runs.append({"objective": objective, "side": side, "round": number, "settled": settled, **figures})
                 print(
-                    f"{objective:8} {side:6} {settled:8.2f} s a step, before it {figures['before_seconds']:.1f} s, "
+                    f"{objective:15} {side:6} {settled:8.2f} s a step, before it {figures['before_seconds']:.1f} s, "
                     f"{figures['peak_bytes'] / 2**30:.2f} GiB",
                     flush=True,
                 )
