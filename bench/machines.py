@@ -292,14 +292,14 @@ def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:
     step = read_step("h100:second_day.steps.1.5b, 8 GiB")
     planned, measured = rounded(row["step_seconds"]), rounded(statistics.median(step["counted"]))
     peak, limit = step["device_peak"] / GIB, step["gpu_memory"] / GIB
-    yield f"The H100's cell for 1.5B in full plans {planned} s. The measured step of the second day took {measured} s, with"
-    yield "other settings:"
+    yield f"The H100's cell for 1.5B in full plans {planned} s. The measured step of the second day took {measured} s,"
+    yield "with other settings:"
     yield ""
     yield "| | memory of the GPU | kernels | seconds |"
     yield "|---|---|---|---|"
     yield (
-        f"| the cell (plan) | {row['planned_peaks']['device'] / GIB:.0f} GiB | with fused kernels and joined micro-batches | "
-        f"{planned} planned |"
+        f"| the cell (plan) | {row['planned_peaks']['device'] / GIB:.0f} GiB | "
+        f"with fused kernels and joined micro-batches | {planned} planned |"
     )
     yield (
         f"| the run of the second day | {peak:.1f} GiB, by a limit of {limit:.0f} GiB | neither | "
@@ -344,8 +344,8 @@ def page(rows: list[Row]) -> str:
         "  training without a pause. If a machine has two drives, 600 TB is the sum of both ratings.",
         "- [The smallest GPU memory](gpu-memory.md) has rows of 4,096 and 8,192 tokens, and smaller cards.",
         "- If the base of your adapters fits the GPU, you do not need offload. A trainer without offload, such as",
-        "  Unsloth or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. On 80 GiB",
-        "  the base of every model in these tables fits.",
+        "  Unsloth or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. On",
+        "  80 GiB the base of every model in these tables fits.",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
@@ -378,16 +378,16 @@ def page(rows: list[Row]) -> str:
         "",
         *draw_measured_shares(),
         "",
-        "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Three of its steps had the GPUs' `token_tile`",
-        f"  and reached {describe_range()} %. The derived numbers use the lowest of the three. The code of that step",
-        "  lacked two later speed corrections.",
+        "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Three of its steps had the GPUs'",
+        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the lowest of the three. The code",
+        "  of that step lacked two later speed corrections.",
         f"- **15 % is no lower bound.** Steps of 0.5B with the GPUs' `token_tile` reached {describe_small()} %.",
-        "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. No one has measured the",
-        "  share of either method.",
+        "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. No one has measured",
+        "  the share of either method.",
         "- **The CPUs' `token_tile`** makes too many small kernels on a GPU. Two rows had it. Later code gives GPUs a",
         "  larger `token_tile`.",
-        "- **Two days.** The step of 1.5B on the H100 had equal settings on both days, and newer code on the second day.",
-        "  No file says why the second day was slower.",
+        "- **Two days.** The step of 1.5B on the H100 had equal settings on both days, and newer code on the second",
+        "  day. No file says why the second day was slower.",
         f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
         "",
         *explain_measured_step(known),

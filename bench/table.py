@@ -34,8 +34,9 @@ combined. A step's time is the median of a process without its first step. Other
 OTHERS = """## Other files
 
 No claim above quotes these files. Three of them hold the plans of whole pages: `machines.json` of
-[machines](../../docs/machines.md), `smallest.json` of [the smallest GPU memory](../../docs/gpu-memory.md), and `papers.json`
-of [other systems' papers](../../docs/papers.md). README takes its times for an RTX 4090 from `machines.json`.
+[machines](../../docs/machines.md), `smallest.json` of [the smallest GPU memory](../../docs/gpu-memory.md), and
+`papers.json` of [other systems' papers](../../docs/papers.md). README takes its times for an RTX 4090 from
+`machines.json`.
 """
 CLAIM = """### {claim}
 
