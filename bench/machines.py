@@ -178,7 +178,7 @@ def rounded(value: float) -> str:
 
 def read_slower_rate(row: Row) -> float | None:
     """The derived rate, if it is below the planned one."""
-    slower = row.get("tokens_per_second_at_measured_share")
+    slower: float | None = row.get("tokens_per_second_at_measured_share")
     return None if slower is None or slower >= row["tokens_per_second"] else slower
 
 
