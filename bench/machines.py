@@ -176,6 +176,12 @@ def rounded(value: float) -> str:
     return f"{round(value, digits):,.{digits}f}"
 
 
+def read_slower_rate(row: Row) -> float | None:
+    """The derived rate, if it is below the planned one."""
+    slower: float | None = row.get("tokens_per_second_at_measured_share")
+    return None if slower is None or slower >= row["tokens_per_second"] else slower
+
+
 def words_of(row: Row) -> str:
     """A cell of the page."""
     if not row["fits"]:
@@ -183,7 +189,7 @@ def words_of(row: Row) -> str:
     states = " (8-bit states)" if row["states"] == "int8" else ""
     wear = row["written_bytes_per_step"] / 1e9
     written = f", {rounded(wear)} GB written, {describe_life(row)}" if wear >= 0.05 else ""
-    slower = row.get("tokens_per_second_at_measured_share")
+    slower = read_slower_rate(row)
     derived = "" if slower is None else f", *{rounded(slower)} at {MEASURED_SHARE * 100:.0f} %*"
     return (
         f"{rounded(row['step_seconds'])} s, {rounded(row['tokens_per_second'])} tokens/s{derived}, "
@@ -193,7 +199,7 @@ def words_of(row: Row) -> str:
 
 def describe_slower_hours(row: Row) -> str:
     """Hours for a million tokens at the derived rate."""
-    slower = row.get("tokens_per_second_at_measured_share")
+    slower = read_slower_rate(row)
     return "" if slower is None else f", *{rounded(MILLION / slower / 3600)} h at {MEASURED_SHARE * 100:.0f} %*"
 
 
@@ -286,17 +292,17 @@ def explain_measured_step(known: dict[Cell, Row]) -> Iterator[str]:
     step = read_step("h100:second_day.steps.1.5b, 8 GiB")
     planned, measured = rounded(row["step_seconds"]), rounded(statistics.median(step["counted"]))
     peak, limit = step["device_peak"] / GIB, step["gpu_memory"] / GIB
-    yield f"The H100's cell for 1.5B plans {planned} s, and the step of the second day took {measured} s. Their"
-    yield "settings differ:"
+    yield f"The H100's cell for 1.5B in full plans {planned} s. The measured step of the second day took {measured} s,"
+    yield "with other settings:"
     yield ""
     yield "| | memory of the GPU | kernels | seconds |"
     yield "|---|---|---|---|"
     yield (
-        f"| the cell | {row['planned_peaks']['device'] / GIB:.0f} GiB | with fused kernels and joined micro-batches | "
-        f"{planned} planned |"
+        f"| the cell (plan) | {row['planned_peaks']['device'] / GIB:.0f} GiB | "
+        f"with fused kernels and joined micro-batches | {planned} planned |"
     )
     yield (
-        f"| the run | {peak:.1f} GiB, by a limit of {limit:.0f} GiB | without both | "
+        f"| the run of the second day | {peak:.1f} GiB, by a limit of {limit:.0f} GiB | neither | "
         f"{rounded(step['predicted_seconds'])} planned, {measured} measured |"
     )
 
@@ -329,15 +335,17 @@ def page(rows: list[Row]) -> str:
         "A cell has the seconds of a step, the rate, the hours for a million tokens, and the bytes that a step writes",
         "to drives. The second table of a method has the bottleneck and the memory.",
         "",
-        "- Numbers in *italics* are **derived**: rate and hours of a GPU that reaches 15 % of its peak.",
-        "  [Measured shares](#measured-shares) has the step that this share comes from, a full one of 1.5B. No GPU has",
-        "  timed a step of LoRA or QLoRA, so their italics rest on full steps alone.",
+        "- Numbers in *italics* are **derived**: rate and hours of a GPU that reaches 15 % of its peak. An H100",
+        "  reached this share in a full step of 1.5B ([measured shares](#measured-shares)). No GPU has timed a step of",
+        "  LoRA or QLoRA, so the derived numbers of both methods rest on full steps.",
+        "- A cell of a GPU without italics waits for a drive. Its plan has less than 15 %, so a slower GPU changes",
+        "  nothing.",
         "- `600 TB last 3 days`: at the planned rate, a drive rated for 600 TB is worn out after three days of",
-        "  training without a pause. Two drives share the bytes, and the figure is for 600 TB of both together.",
+        "  training without a pause. If a machine has two drives, 600 TB is the sum of both ratings.",
         "- [The smallest GPU memory](gpu-memory.md) has rows of 4,096 and 8,192 tokens, and smaller cards.",
-        "- If the base of your adapters fits the GPU, you do not need offload. A trainer without it, such as Unsloth",
-        "  or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. The bases of",
-        "  all columns fit 80 GiB.",
+        "- If the base of your adapters fits the GPU, you do not need offload. A trainer without offload, such as",
+        "  Unsloth or TRL, keeps the whole state on the GPU. Bases in NF4 up to 14B and of 30B-A3B fit 24 GiB. On",
+        "  80 GiB the base of every model in these tables fits.",
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
@@ -359,7 +367,7 @@ def page(rows: list[Row]) -> str:
         "",
         "The table has the share of the GPU's peak that each plan implies. A share counts the operations of the model,",
         "without recomputation, and divides them by the data sheet's dense bf16 rate. If the plan has 45 % and the GPU",
-        "reaches 15 %, the step takes three times as long. `(drive)` marks rows whose GPU waits for drives.",
+        "reaches 15 %, the step takes three times as long. `(drive)` marks cells whose GPU waits for drives.",
         "",
         *draw_shares(known),
         "",
@@ -370,14 +378,16 @@ def page(rows: list[Row]) -> str:
         "",
         *draw_measured_shares(),
         "",
-        "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Its three steps with the GPUs' `token_tile`",
-        f"  reached {describe_range()} %. The italics take the lowest, whose code lacks two later corrections.",
-        f"- **Smaller models.** Steps of 0.5B with the GPUs' `token_tile` reached {describe_small()} %.",
-        "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. Their share is",
-        "  unknown.",
-        "- **The CPUs' `token_tile`** makes too many small kernels on a GPU. Two rows had it. The calls of that day",
-        "  corrected this.",
-        "- **Two days.** The step of 1.5B on the H100 had the same setting on both days.",
+        "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Three of its steps had the GPUs'",
+        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the lowest of the three. The code",
+        "  of that step lacked two later speed corrections.",
+        f"- **15 % is no lower bound.** Steps of 0.5B with the GPUs' `token_tile` reached {describe_small()} %.",
+        "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. No one has measured",
+        "  the share of either method.",
+        "- **The CPUs' `token_tile`** makes too many small kernels on a GPU. Two rows had it. Later code gives GPUs a",
+        "  larger `token_tile`.",
+        "- **Two days.** The step of 1.5B on the H100 had equal settings on both days, and newer code on the second",
+        "  day. No file says why the second day was slower.",
         f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
         "",
         *explain_measured_step(known),
@@ -386,7 +396,7 @@ def page(rows: list[Row]) -> str:
         "",
     ]
     for method in METHODS:
-        limits = "The bottleneck of each step, and its planned peaks of GPU memory and DRAM:"
+        limits = "Bottleneck of each step, and planned peaks of GPU memory and DRAM:"
         parts += draw_method(
             method, draw_table(known, method, words_of), limits, draw_table(known, method, describe_limits)
         )

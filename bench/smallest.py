@@ -196,7 +196,7 @@ def page(rows: list[Row]) -> str:
         "  takes DRAM if that makes a step faster, so less DRAM may fit, too. Cells without a drive use none.",
         "- **Time.** The second table has the seconds of a step. The number in *italics* is that of a GPU at 15 % of",
         "  its peak, as a full step of 1.5B reached ([measured shares](machines.md#measured-shares)). No GPU has timed",
-        "  LoRA or QLoRA. Expect a time between the two.",
+        "  LoRA or QLoRA. A step may take longer than both times: steps of 0.5B reached less than 15 %.",
         "- **Methods.** As in [machines](machines.md): full with exact AdamW states, adapters of rank 16 on all linear",
         "  layers, frozen experts, QLoRA over a base in NF4.",
         "",

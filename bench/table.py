@@ -31,6 +31,13 @@ combined. A step's time is the median of a process without its first step. Other
 
 `0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a claim says otherwise.
 """
+OTHERS = """## Other files
+
+No claim above quotes these files. Three of them hold the plans of whole pages: `machines.json` of
+[machines](../../docs/machines.md), `smallest.json` of [the smallest GPU memory](../../docs/gpu-memory.md), and
+`papers.json` of [other systems' papers](../../docs/papers.md). README takes its times for an RTX 4090 from
+`machines.json`.
+"""
 CLAIM = """### {claim}
 
 {how}
@@ -83,7 +90,7 @@ def others() -> list[str]:
 
 def page() -> str:
     links = "\n".join(f"- [{name}]({name})" for name in others())
-    return f"{HEAD}{sections()}\n## Other files\n\nNo claim quotes these files:\n\n{links}\n"
+    return f"{HEAD}{sections()}\n{OTHERS}\n{links}\n"
 
 
 def main() -> int:

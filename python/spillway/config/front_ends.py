@@ -94,7 +94,7 @@ AXOLOTL = {
     "orpo_alpha": "`objective: orpo` with `beta`",
     "pad_to_sequence_len": "not needed: rows are padded to the longest of their micro-batch",
     "peft_init_lora_weights": "not supported: `seed` draws the matrix A, and the matrix B is zero",
-    "peft_layers_to_transform": "not supported: `lora_target_modules` names layers by the ends of their names",
+    "peft_layers_to_transform": "`lora_target_modules` names the linear layers, by the ends of their names",
     "peft_use_dora": "use_dora",
     "peft_use_rslora": "use_rslora",
     "plugins": "not supported: `spillway train` has no plug-ins; Axolotl itself takes Spillway as one",

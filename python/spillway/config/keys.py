@@ -353,13 +353,14 @@ GROUPS: dict[str, list[Key]] = {
             FLAG,
             True,
             "of a model with images: `false` trains its vision tower. `trainable` and `frozen` find its parameters, "
-            "too. For `method: full`",
+            "too. For `method` `full` and `lora`",
         ),
         Key(
             "freeze_multi_modal_projector",
             FLAG,
             True,
-            "of a model with images: `false` trains the projector between vision tower and text. For `method: full`",
+            "of a model with images: `false` trains the projector between vision tower and text. For `method` `full` "
+            "and `lora`",
         ),
         Key(
             "method",
