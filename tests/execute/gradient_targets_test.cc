@@ -36,7 +36,7 @@ struct Layers {
 
   const plan::Description description;
   const state::Layout layout;
-  const plan::Schedule schedule;
+  plan::Schedule schedule;
   std::vector<std::byte> arena;
   GradientTargets targets;
 };
