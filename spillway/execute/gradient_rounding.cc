@@ -6,13 +6,13 @@ namespace spillway::execute {
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto& block = layout_.blocks()[pass_->block];
   const auto chunk = block.first_chunk + pass_->slice;
-  const auto to = targets_.of_slice(*pass_, layout_.chunks()[chunk].used);
+  const auto to = targets_.find_slice(*pass_, layout_.chunks()[chunk].used);
   if (!take(to, seen_[0], values, micro_batch)) return;
-  const bool tied = tied_.has(pass_->block);
+  const bool tied = table_.has(pass_->block);
   const auto* given = summed() ? nullptr : values;
   finish(to, given, tied ? nullptr : squares_ + slots_.slice(chunk));
   add_digest(to, chunk, block.name);
-  if (tied) tied_.end_slice(pass_->slice, to.grad, to.unrounded(given));
+  if (tied) table_.end_slice(pass_->slice, to.grad, to.unrounded(given));
 }
 
 void Gradients::finish_tensor(std::size_t tensor, const GradientTarget& to, const std::byte* values) {

@@ -61,7 +61,7 @@ GradientTarget GradientTargets::at(const plan::Pass& pass, Bytes grad, std::uint
   return out;
 }
 
-GradientTarget GradientTargets::of_tensor(const plan::Pass& pass, std::size_t tensor) const {
+GradientTarget GradientTargets::find_target(const plan::Pass& pass, std::size_t tensor) const {
   const auto& it = layout_.tensors()[tensor];
   const auto type = type_of(it.spec.form, type_);
   return at(pass, places_[tensor].grad, places_[tensor].sum, it.gradient_elements(), type);

@@ -34,9 +34,9 @@ class GradientTargets {
 
   /// A step begins. `summed`: gradients go to sums first.
   void begin(bool summed) noexcept { summed_ = summed; }
-  [[nodiscard]] GradientTarget of_tensor(const plan::Pass& pass, std::size_t tensor) const;
-  /// Of a pass of the head: a slice of so many elements.
-  [[nodiscard]] GradientTarget of_slice(const plan::Pass& pass, std::uint64_t elements) const {
+  [[nodiscard]] GradientTarget find_target(const plan::Pass& pass, std::size_t tensor) const;
+  /// The place of a slice of so many elements, in a pass of the head.
+  [[nodiscard]] GradientTarget find_slice(const plan::Pass& pass, std::uint64_t elements) const {
     return at(pass, 0, 0, elements, type_);
   }
   /// Bytes from the gradient of a tensor that is reduced to its auxiliary fields.

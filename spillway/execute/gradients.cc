@@ -32,7 +32,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       slots_(layout, description.virtual_ranks > 1),
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
-      tied_(layout, rows, description.weight_dtype, where_, slots_, squares_) {
+      table_(layout, rows, description.weight_dtype, where_, slots_, squares_) {
   std::size_t tensors = 1;
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
   seen_.resize(tensors);
@@ -54,7 +54,7 @@ void Gradients::begin(std::uint64_t micro_batches) {
   slots_.begin();
   sparse_ = exchange_ != nullptr;
   sparse_norm_ = 0;
-  tied_.begin();
+  table_.begin();
   targets_.begin(summed());
 }
 
@@ -104,7 +104,7 @@ void Gradients::require_later(std::size_t tensor, std::uint64_t micro_batch, std
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   auto& seen = seen_of(tensor);
   require_later(tensor, micro_batch, seen.lent);
-  const auto to = targets_.of_tensor(*pass_, tensor);
+  const auto to = targets_.find_target(*pass_, tensor);
   const bool last = take(to, seen, values, micro_batch);
   if (last) finish_tensor(tensor, to, summed() ? nullptr : values);
 }
@@ -120,7 +120,7 @@ SumLoan Gradients::lend_sum(std::size_t tensor, std::uint64_t micro_batch) {
   }
   seen.lent = micro_batch + 1;
   seen.is_lent = true;
-  return sums_.lend_sum(targets_.of_tensor(*pass_, tensor).place, seen.sums, micro_batch);
+  return sums_.lend_sum(targets_.find_target(*pass_, tensor).place, seen.sums, micro_batch);
 }
 
 void Gradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
@@ -130,7 +130,7 @@ void Gradients::end_sum(std::size_t tensor, std::uint64_t micro_batch) {
                                            micro_batch, ", whose sum was not lent"));
   }
   seen.is_lent = false;
-  const auto to = targets_.of_tensor(*pass_, tensor);
+  const auto to = targets_.find_target(*pass_, tensor);
   if (end_part(to, seen, micro_batch)) finish_tensor(tensor, to, nullptr);
 }
 
@@ -153,7 +153,7 @@ void Gradients::close() {
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
       if (!has_gradient(layout_.tensors()[number].spec.training)) continue;
-      const auto to = targets_.of_tensor(*pass_, number);
+      const auto to = targets_.find_target(*pass_, number);
       auto& seen = seen_[i];
       if (seen.is_lent) {
         throw Error(ErrorCode::bad_input,

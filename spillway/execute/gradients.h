@@ -117,7 +117,7 @@ class Gradients {
   SquareSlots slots_;
   std::vector<double> host_squares_;
   double* const squares_;  ///< where the device's work writes them
-  TiedTable tied_;
+  TiedTable table_;
   bool sparse_ = false;                   ///< the embedding's own rows are rounded
   double sparse_norm_ = 0;                ///< of these, with one virtual rank
   std::vector<double> squares_in_order_;  ///< what squares() returns

@@ -49,7 +49,7 @@ TEST(GradientTargets, LieInTheBufferOfTheirPassOneBehindTheOther) {
   layers.each_tensor([&](const plan::Pass& pass, std::size_t tensor) {
     if (&pass != before) end = 0;
     before = &pass;
-    const auto target = layers.targets.of_tensor(pass, tensor);
+    const auto target = layers.targets.find_target(pass, tensor);
     EXPECT_EQ(target.elements, layers.layout.tensors()[tensor].elements);
     const auto at = static_cast<Bytes>(target.grad - layers.begin_of(pass, plan::Operand::gradient));
     EXPECT_GE(at, end);
@@ -65,7 +65,7 @@ TEST(GradientTargets, HaveSumsInAStepThatAddsMicroBatches) {
   for (const bool summed : {true, false}) {
     layers.targets.begin(summed);
     layers.each_tensor([&](const plan::Pass& pass, std::size_t tensor) {
-      const auto target = layers.targets.of_tensor(pass, tensor);
+      const auto target = layers.targets.find_target(pass, tensor);
       ASSERT_EQ(target.sum != nullptr, summed);
       if (!summed) return;
       const auto at =
