@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import real_runs
 import tiny
+from memory_group import limited
 from needs import lacks, package
 from spillway.cli import main
 from spillway.run.gguf import CONVERTERS
@@ -142,6 +143,24 @@ def test_a_merged_file_takes_the_memory_of_a_layer(
     found, expected = read_back(to / "model.gguf"), load_file(to / "model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name].view(tensor.shape), tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.nightly
+def test_a_cgroup_that_cannot_hold_the_model_holds_its_merge_to_a_file(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts both processes, their interpreters and libraries too."""
+    package("gguf", "pip's gguf writes the file")
+    from test_merge import run_in, save_adapters, save_base
+
+    base, to = tmp_path / "base", tmp_path / "to"
+    size = save_base(given, base, num_hidden_layers=12, hidden_size=1024, intermediate_size=4096)
+    many = save_adapters(base, tmp_path / "many", target_modules="all-linear")
+    install(tmp_path / "bin", LAZY, monkeypatch)
+    with limited(size * 9 // 10) as group:
+        ended = run_in(group, "-m", "spillway", "merge", many, "--to", to, "--gguf")
+        assert (ended.returncode, group.killed()) == (0, 0), ended.stderr
+    assert read_back(to / "model.gguf").keys() == load_file(to / "model.safetensors").keys()
 
 
 def test_adapters_are_merged_first(adapters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

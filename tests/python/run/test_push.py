@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real_runs
 from hub_server import Hub, digest, serving
+from memory_group import limited
 from needs import package
 from spillway.cli import main
 from spillway.model.source import hub
@@ -176,6 +177,35 @@ def test_an_upload_takes_a_part_of_the_model_in_memory(served: Hub, given: Path,
     assert [commit["repository"] for commit in served.commits] == [f"{USER}/small", f"{USER}/large"]
     uploaded = served.place / "models" / USER / "large" / "model.safetensors"
     assert uploaded.stat().st_size == bytes_there and digest(uploaded) == digest(large / "model.safetensors")
+
+
+UPLOAD_ALONE = """
+import sys
+from spillway.config import resolve
+from spillway.run import publication
+config = resolve({"model": "m", "dataset": "d", "output_dir": sys.argv[1], "push_to_hub": True}, {})
+publication.upload(config, publication.make_repository(config))
+"""
+
+
+@pytest.mark.nightly
+def test_a_cgroup_that_cannot_hold_the_model_holds_its_upload(
+    served: Hub, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts the whole process, the interpreter and the libraries too."""
+    from test_merge import run_in
+
+    size, place = 1 << 30, tmp_path / "large"
+    shutil.copytree(given / "model", place)
+    with open(place / "model.safetensors", "ab") as file:
+        file.truncate(size)
+    for name, value in {"HF_TOKEN": TOKEN, "HF_ENDPOINT": served.endpoint, "HF_HUB_DISABLE_XET": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with limited(size * 9 // 10) as group:
+        ended = run_in(group, "-c", UPLOAD_ALONE, place)
+        assert (ended.returncode, group.killed()) == (0, 0), ended.stderr
+    uploaded = served.place / "models" / USER / "large" / "model.safetensors"
+    assert uploaded.stat().st_size == size and digest(uploaded) == digest(place / "model.safetensors")
 
 
 def test_nothing_is_uploaded_unless_it_is_asked_for(given: Path, served: Hub, tmp_path: Path) -> None:
