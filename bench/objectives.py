@@ -48,28 +48,35 @@ TOWERS = {"135m": (768, 3072, 12, 12, 512), "tiny": (32, 64, 2, 2, 64)}
 PATCH, JOINED = 16, 4  # pixels of a patch's side, and patches of a token's
 
 
-def save_model(place: Path, shape: str, seed: int = 0, labels: int = 0) -> Path:
+def make_config(shape: str, **more: Any) -> Any:
+    """The language model of a shape."""
+    from transformers import LlamaConfig
+
+    hidden, inner, layers, heads, keys, vocabulary = SHAPES[shape]
+    return LlamaConfig(
+        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=keys, vocab_size=vocabulary, tie_word_embeddings=True, max_position_embeddings=8192,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, **more,
+    )  # fmt: skip
+
+
+def find_auto(objective: str) -> Any:
+    """The class of transformers that makes and loads the objective's model."""
+    import transformers
+
+    heads = {"reward": "SequenceClassification", "classify-rows": "SequenceClassification",
+             "classify-tokens": "TokenClassification", "images": "ImageTextToText"}  # fmt: skip
+    return getattr(transformers, f"AutoModelFor{heads.get(objective, 'CausalLM')}")
+
+
+def save_model(place: Path, config: Any, objective: str = "sft", seed: int = 0) -> Path:
     """A model with random weights, and a tokenizer of words."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        LlamaConfig,
-        PreTrainedTokenizerFast,
-    )
+    from transformers import PreTrainedTokenizerFast
 
-    hidden, inner, layers, heads, keys, vocabulary = SHAPES[shape]
-    config = LlamaConfig(
-        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=keys, vocab_size=vocabulary, tie_word_embeddings=True, max_position_embeddings=8192,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    if labels:
-        config.num_labels = labels
     torch.manual_seed(seed)
-    auto = AutoModelForSequenceClassification if labels else AutoModelForCausalLM
-    auto.from_config(config, dtype=torch.bfloat16).save_pretrained(place)
+    find_auto(objective).from_config(config, dtype=torch.bfloat16).save_pretrained(place)
     names = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(WORDS))]
     words = Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="<pad>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -80,34 +87,24 @@ def save_model(place: Path, shape: str, seed: int = 0, labels: int = 0) -> Path:
     return place
 
 
-def save_labelled(place: Path, options: argparse.Namespace) -> Path:
-    """The same with a head of labels, for rows or tokens, and without dropout before it."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+def choose_config(objective: str, shape: str) -> Any:
+    """The language model with the head of the objective, or below a vision tower. No dropout precedes a head."""
+    from transformers import AutoConfig
 
-    save_model(place, options.shape)
-    config = AutoConfig.from_pretrained(place)
-    config.num_labels, config.classifier_dropout = LABELS, 0.0
-    of_rows = options.objective == "classify-rows"
-    auto = AutoModelForSequenceClassification if of_rows else AutoModelForTokenClassification
-    auto.from_config(config, dtype="bfloat16").save_pretrained(place)
-    return place
-
-
-def save_with_tower(place: Path, shape: str) -> Path:
-    """The same as the text of a SmolVLM."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
-
-    text_config = AutoConfig.from_pretrained(save_model(place, shape)).to_dict()
+    if objective == "reward":
+        return make_config(shape, num_labels=1)
+    if objective in ("classify-rows", "classify-tokens"):
+        return make_config(shape, num_labels=LABELS, classifier_dropout=0.0)
+    if objective != "images":
+        return make_config(shape)
     hidden, inner, layers, heads, side = TOWERS[shape]
-    config = AutoConfig.for_model(
-        "smolvlm", text_config=text_config, scale_factor=JOINED, image_token_id=WORDS + 3, pad_token_id=0,
-        tie_word_embeddings=True, vision_config={
+    return AutoConfig.for_model(
+        "smolvlm", text_config=make_config(shape).to_dict(), scale_factor=JOINED, image_token_id=WORDS + 3,
+        pad_token_id=0, tie_word_embeddings=True, vision_config={
             "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
             "num_attention_heads": heads, "image_size": side, "patch_size": PATCH,
         },
     )  # fmt: skip
-    AutoModelForImageTextToText.from_config(config, dtype="bfloat16").save_pretrained(place)
-    return place
 
 
 def text(number: int, count: int) -> str:
@@ -173,8 +170,8 @@ def measure_trainer(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     torch.set_num_threads(options.threads)
-    labels = 1 if options.objective == "reward" else 0
-    model_place = save_model(place / "model", options.shape, labels=labels)
+    config = choose_config(options.objective, options.shape)
+    model_place = save_model(place / "model", config, options.objective)
     rows = make_rows(options.objective, options.tokens, options.rows * options.steps)
     model, kind = load_model(options, place, model_place)
     given: dict[str, Any] = {"reward_funcs": count_letters} if options.objective == "grpo" else {}
@@ -209,20 +206,20 @@ def time_steps(trainer: Any) -> dict[str, Any]:
 
 
 def measure_transformers(options: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """The same by transformers' Trainer."""
+    """One process: transformers' Trainer, its seconds by step, and those before the first one."""
     import torch
     import transformers
 
     torch.set_num_threads(options.threads)
     images = options.objective == "images"
-    save = save_with_tower(place / "model", options.shape) if images else save_labelled(place / "model", options)
+    model_place = save_model(place / "model", choose_config(options.objective, options.shape), options.objective)
     keys: dict[str, Any] = {"images": True} if images else {"num_labels": LABELS}
     if options.objective == "classify-tokens":
         keys["task"] = "token-classification"
     if options.side == "memory":
-        model, kind = load_whole(save, options.objective), transformers.Trainer
+        model, kind = load_in_memory(model_place, options.objective), transformers.Trainer
     else:
-        model, kind = load_streamed(options, place, save, keys), spillway_class("Trainer")
+        model, kind = stream_model(options, place, model_place, keys), find_spillway_class("Trainer")
     model.config.pad_token_id = 0
     arguments = transformers.TrainingArguments(
         output_dir=str(place / "out"), per_device_train_batch_size=options.rows, max_steps=options.steps,
@@ -233,17 +230,13 @@ def measure_transformers(options: argparse.Namespace, place: Path) -> dict[str, 
     return time_steps(kind(model=model, args=arguments, train_dataset=rows, data_collator=Collator(options)))
 
 
-def load_whole(model: Path, objective: str) -> Any:
+def load_in_memory(model: Path, objective: str) -> Any:
     """The model in memory. A vision tower is frozen, as it is where a model streams."""
-    import transformers
-
-    names = {"images": "ImageTextToText", "classify-rows": "SequenceClassification"}
-    name = names.get(objective, "TokenClassification")
-    loaded = getattr(transformers, f"AutoModelFor{name}").from_pretrained(model, dtype="bfloat16")
+    model_in_memory = find_auto(objective).from_pretrained(model, dtype="bfloat16")
     if objective == "images":
-        loaded.model.vision_model.requires_grad_(False)
-        loaded.model.connector.requires_grad_(False)
-    return loaded
+        model_in_memory.model.vision_model.requires_grad_(False)
+        model_in_memory.model.connector.requires_grad_(False)
+    return model_in_memory
 
 
 def make_id_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -284,17 +277,15 @@ class Collator:
 
 def load_model(options: argparse.Namespace, place: Path, model: Path) -> tuple[Any, Any]:
     """The model of a side, and its trainer's class."""
-    import transformers
 
     name = name_classes(options.objective)[0]
     labels = {"num_labels": 1} if options.objective == "reward" else {}
     if options.side == "memory":
-        auto = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModelForCausalLM
-        return auto.from_pretrained(model, dtype="bfloat16", **labels), find_class(name)
-    return load_streamed(options, place, model, labels), spillway_class(name)
+        return load_in_memory(model, options.objective), find_class(name)
+    return stream_model(options, place, model, labels), find_spillway_class(name)
 
 
-def load_streamed(options: argparse.Namespace, place: Path, model: Path, more: dict[str, Any]) -> Any:
+def stream_model(options: argparse.Namespace, place: Path, model: Path, more: dict[str, Any]) -> Any:
     import spillway.hf
 
     keys: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", **more}
@@ -304,7 +295,7 @@ def load_streamed(options: argparse.Namespace, place: Path, model: Path, more: d
     return spillway.hf.load(model, **keys)
 
 
-def spillway_class(name: str) -> Any:
+def find_spillway_class(name: str) -> Any:
     import spillway.hf
 
     return getattr(spillway.hf, name)
@@ -315,8 +306,8 @@ def count_letters(completions: list[str], **_: Any) -> list[float]:
 
 
 def measure_distillation(options: argparse.Namespace, place: Path) -> dict[str, Any]:
-    student = save_model(place / "model", options.shape)
-    teacher = save_model(place / "teacher", options.shape, seed=1)
+    student = save_model(place / "model", make_config(options.shape))
+    teacher = save_model(place / "teacher", make_config(options.shape), seed=1)
     rows = make_rows("distill", options.tokens, options.rows * options.steps)
     if options.side == "memory":
         return measure_plain_distillation(options, student, teacher, rows)

@@ -98,8 +98,8 @@ def measure_inside(programs: str, local: float, remote: float, steps: int) -> No
             words = [*paths.prefix, f"{programs}/replay", directories, SHAPE, DRAM_GIB, str(steps)]
             done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
             print(done.stdout, flush=True)
-            told = read_steps(done.stdout) | {"wire": {way: proxy.moved[way] - before[way] for way in before}}
-            print(MARK + json.dumps({name: told}), flush=True)
+            case = read_steps(done.stdout) | {"wire": {way: proxy.moved[way] - before[way] for way in before}}
+            print(MARK + json.dumps({name: case}), flush=True)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -116,9 +116,9 @@ def measure(arguments: argparse.Namespace) -> None:
     cases: dict[str, Any] = {}
     for line in re.findall(rf"^{MARK}(.*)$", result.output, re.MULTILINE):
         cases |= json.loads(line)
-    for name, told in cases.items():
-        finish(Case((arguments.local,), remote=arguments.remote if name == "nfs" else 0), told)
-        say(name, told)
+    for name, case in cases.items():
+        finish(Case((arguments.local,), remote=arguments.remote if name == "nfs" else 0), case)
+        say(name, case)
     save("paths-nfs", {"shape": SHAPE, "dram_gib": float(DRAM_GIB), "machine": beside, "cases": cases})
 
 

@@ -59,7 +59,7 @@ class TokenRows {
   [[nodiscard]] std::span<const Part> machine_parts() const noexcept { return machines_; }
   /// Subtrees, of `parts`, of a process or machine that have tokens of a row.
   [[nodiscard]] std::size_t count_parts(std::span<const Part> parts, std::size_t maker, std::size_t row) const;
-  /// The same of all rows of an owner.
+  /// Subtrees of all rows of an owner, counted in the same way.
   [[nodiscard]] std::size_t count_rows(std::span<const Part> parts, std::size_t maker, std::size_t owner) const;
 
  private:

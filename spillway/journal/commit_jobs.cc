@@ -41,7 +41,7 @@ void CommitJobs::start(CommitJob& job) {
     case Kind::resume:
     case Kind::back:
       flushes_.want_unseen();
-      flush_stage(job);
+      begin_flush(job);
       break;
     case Kind::full:
       job.stage = Stage::recording;
@@ -58,20 +58,19 @@ void CommitJobs::start(CommitJob& job) {
   }
 }
 
-/// Asks for flushes of everything that was written up to now; whether none is needed.
-bool CommitJobs::flush_stage(CommitJob& job) {
+/// Asks for flushes of everything that was written up to now.
+void CommitJobs::begin_flush(CommitJob& job) {
   job.stage = Stage::flushing;
   job.paths = flushes_.dirty();
   job.tick = flushes_.mark();
   flushes_.want(job.paths, job.tick);
-  return flushes_.cover(job.paths, job.tick);
 }
 
 bool CommitJobs::is_durable(CommitJob& job) {
   if (job.stage == Stage::queued) start(job);
   if (job.stage == Stage::waiting) {
     if (job.missing != 0) return false;
-    flush_stage(job);
+    begin_flush(job);
   }
   if (job.stage == Stage::flushing) {
     if (!flushes_.cover(job.paths, job.tick)) return false;

@@ -83,7 +83,7 @@ class CommitJobs {
   };
 
   void start(CommitJob& job);
-  bool flush_stage(CommitJob& job);
+  void begin_flush(CommitJob& job);
   [[nodiscard]] bool is_durable(CommitJob& job);
   [[nodiscard]] bool all_published(const CommitJob& job) const;
   [[nodiscard]] std::uint32_t free_slot();

@@ -204,7 +204,7 @@ void JournalState::write_ended(RecordTask* task, std::uint32_t copy, std::uint32
   if (task == nullptr) {
     if (!jobs_.end_write(path, !error)) fail(error);
   } else if (error) {
-    writes_.write_again(task, copy);
+    writes_.write_copy(task, copy);
   } else if (writes_.has_all(task, copy, path)) {
     record_written(task);
   }

@@ -58,11 +58,11 @@ void RecordWrites::issue() {
     const Version& v = *task->version;
     encode({task->kind, task->object, v.generation, v.version, v.slot}, v.pieces, layout_.identity(),
            task->buffer->bytes());
-    for (std::uint32_t copy = 0; copy < kCopies; ++copy) issue_copy(task, copy);
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) write_copy(task, copy);
   }
 }
 
-void RecordWrites::issue_copy(RecordTask* task, std::uint32_t copy) {
+void RecordWrites::write_copy(RecordTask* task, std::uint32_t copy) {
   if ((usable_ >> task->paths[copy] & 1) == 0) {
     hold(*task, copy, false);
     task->paths[copy] = choose_path(task->kind, task->object, copy);

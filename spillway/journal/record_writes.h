@@ -21,15 +21,14 @@ class RecordWrites {
   void queue(ObjectKind kind, std::uint32_t object, Version* version);
   /// Begins to write queued records, as many as may be in flight.
   void issue();
-  /// Writes one copy, which a path that has failed has not taken, on another path.
-  void write_again(RecordTask* task, std::uint32_t copy) { issue_copy(task, copy); }
+  /// Writes one copy, on another path where its own has failed.
+  void write_copy(RecordTask* task, std::uint32_t copy);
   /// A path has one copy. Whether all are written: the version has its record then, and the task is for end().
   [[nodiscard]] bool has_all(RecordTask* task, std::uint32_t copy, std::uint32_t path);
   /// The task may take another record.
   void end(RecordTask* task);
 
  private:
-  void issue_copy(RecordTask* task, std::uint32_t copy);
   [[nodiscard]] std::uint32_t choose_path(ObjectKind kind, std::uint32_t object, std::uint32_t copy) const;
   void hold(const RecordTask& task, std::uint32_t copy, bool held);
 

@@ -78,7 +78,7 @@ void Units::list_block(Group group, const state::Block& block) {
   }
 }
 
-/// The same bytes save more traffic where more steps ask for them.
+/// Memory saves more traffic, byte for byte, where more steps ask for a weight.
 void Units::sort_weights() {
   const auto end = std::ranges::find_if(units_, [](const Unit& unit) { return unit.group != Group::weight; });
   const auto order = [&](const Unit& unit) { return demand_order(problem_.layout, unit.first); };

@@ -163,8 +163,8 @@ TEST_P(HotExperts, LeaveAVolumeThatGoesOn) {
   auto now = settings(2, {0.5, 1, 1, 0}, 2);  // volumes of two paths have room for what memory keeps
   {
     test::Training training(description_, now, false);
-    const auto found = train(training);
-    EXPECT_GT(found.swaps, 0U);
+    const auto counts = train(training);
+    EXPECT_GT(counts.swaps, 0U);
     if (GetParam() == Durability::none) {
       const auto manifest = training.engine.leave("");
       std::ofstream(checkpoint / "manifest.bin", std::ios::binary)

@@ -45,7 +45,7 @@ TEST(RecordWrites, ACopyGoesToAnotherPathWhereItsOwnHasFailed) {
   const Action lost = parts.actions.front();
   parts.actions.pop_front();
   parts.usable &= ~(PathSet{1} << lost.path);
-  parts.writes.write_again(lost.task, lost.copy);
+  parts.writes.write_copy(lost.task, lost.copy);
   EXPECT_EQ(parts.end_records(), Paths(kCopies, 1 - lost.path));
   EXPECT_EQ(version->record_paths, parts.usable);
 }

@@ -185,7 +185,7 @@ def plan_engine(
         plan["token_tile"] = {"tokens": tiles.tokens, "modules": sorted(tiles.modules), "why": tiles.why}
     plan |= summarise_unpacked(spec.description)
     period = spec.settings.piece_period
-    plan |= experts_met.summarise_planned(spec.description, spec.recorded is not None, period)
+    plan |= experts_met.summarise_plan(spec.description, spec.recorded is not None, period)
     return PlannedEngine(spec, engine, summary, plan | replays.plan_replays(config, summary.predicted_step_seconds))
 
 

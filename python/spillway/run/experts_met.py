@@ -120,7 +120,7 @@ def summarise_met(counts: Counts, planned: Mapping[str, Any]) -> dict[str, Any]:
     return {ENTRY: entry}
 
 
-def summarise_planned(description: Description, is_recorded: bool = False, period: int = PERIOD) -> dict[str, Any]:
+def summarise_plan(description: Description, is_recorded: bool = False, period: int = PERIOD) -> dict[str, Any]:
     """The entry of plan.json: the share that the plan counts on, of a step of so many tokens, its source, and the steps
     between two choices of the experts in memory. Empty without experts on demand. `is_recorded`: the share is that of
     earlier steps."""

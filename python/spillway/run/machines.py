@@ -51,6 +51,7 @@ class Asked:
     request: MachineRequest
     profile: Profile
     longer: StepWork | None = None  # `work` of the request for rows of twice the length
+    sampling: GenerationMemory | None = None  # of completions, which the request counts
 
     def described(self) -> DescribedMachine:
         """The input of an engine's planner. Raises InputError, DoesNotFit."""
@@ -169,26 +170,26 @@ def plan_step(config: Config, text: str, tell: Tell) -> Planned:
     for notice in (*describe_coding(model.spec.source, asked_config), *notices):
         tell(notice)
     stages.say("planning")
-    engine = open_engine(asked, described_sampling.plan_sampling(config, model.spec.model_config, on_gpu), tell)
+    engine = open_engine(asked, tell)
     plan = plan_of(engine, asked, config, several)
     if images is not None:
         plan |= images.summarise(asked.described().settings.seconds, shape_of(config, model, images), tell)
     return Planned(plan, asked, engine, config, asked_config, on_gpu, several, model, trace, images)
 
 
-def open_engine(asked: Asked, sampling: GenerationMemory | None, tell: Tell) -> Engine:
-    """An engine that has planned. A refusal says what `sampling` takes. Raises InputError, DoesNotFit."""
-    if sampling is None:
+def open_engine(asked: Asked, tell: Tell) -> Engine:
+    """An engine that has planned. A refusal says what sampling takes. Raises InputError, DoesNotFit."""
+    if asked.sampling is None:
         return asked.engine()
-    described_sampling.tell_of_sampling(sampling, tell)
-    with sampling.explain_refusals():
+    described_sampling.tell_of_sampling(asked.sampling, tell)
+    with asked.sampling.explain_refusals():
         return asked.engine()
 
 
 def plan_of(engine: Engine, asked: Asked, config: Config, several: cluster.Cluster | None) -> Plan:
     """The engine's plan, and the figures that follow from it."""
     from spillway.model.adapters.unpacked import summarise_unpacked
-    from spillway.run.experts_met import summarise_planned
+    from spillway.run.experts_met import summarise_plan
 
     profile = asked.profile
     summary = engine.plan()
@@ -196,7 +197,7 @@ def plan_of(engine: Engine, asked: Asked, config: Config, several: cluster.Clust
     if config.chosen:
         plan["compute_why"] = config.chosen
     plan |= replays.plan_replays(config, summary.predicted_step_seconds) | summarise_unpacked(asked.description)
-    plan |= summarise_planned(asked.description)
+    plan |= summarise_plan(asked.description)
     plan |= bounds(summary) | {"shares": shares(summary)}
     if several is not None and several.world > 1:
         plan |= cluster.limits(summary, plan["seconds_alone"], several, profile.network)
@@ -338,9 +339,10 @@ def ask_plan(
     request.settings, request.work = settings, work_of(config, model, here, images)
     shape, features = shape_of(config, model, images), images.memory.features if images else 0
     description = description_of(model, shape, config.ranks, profile.machines or None, features=features)
-    asked = Asked(description, request, profile)
-    if memory := described_sampling.plan_sampling(config, model.spec.model_config, on_gpu):
-        described_sampling.add_sampling(request, memory, asked.described(), profile)
+    sampling = described_sampling.plan_sampling(config, model.spec.model_config, on_gpu)
+    asked = Asked(description, request, profile, sampling=sampling)
+    if sampling is not None:
+        described_sampling.add_sampling(request, sampling, asked.described(), profile)
     return asked
 
 
