@@ -70,7 +70,7 @@ class ServerSampler:
         self._delivered: tuple[Any, int] | None = None  # the session and the step of the weights that the server has
         self._name = ""  # of the model or the adapter, in requests
         self._form: Form | None = None if server.update is not None else Form()  # None: not known yet
-        self._said: set[str] = set()  # kinds of warnings
+        self._warned: set[str] = set()  # kinds of warnings
         self.divides = True  # its log-probabilities are of logits that were divided by the temperature
         self._is_known = False  # that it divides them, or not
         # by prompt and completion, of the last call
@@ -184,7 +184,7 @@ class ServerSampler:
         choice = find_choice(self._server.url, answer)
         tokens = find_tokens(choice)
         if tokens is None:
-            self._say(RETOKENIZED)
+            self._warn_once("tokens", RETOKENIZED)
             tokens = self._trainer.processing_class(choice["text"], add_special_tokens=False)["input_ids"]
             tokens = tokens[: config.max_new_tokens - (choice.get("finish_reason") == "stop")]
         sampled = count_sampled(answer, len(tokens))
@@ -205,7 +205,9 @@ class ServerSampler:
                 if not error.is_of_text:
                     raise
                 refusal = error
-                self._say(f"generation: the server refused a completion of its own, so another was sampled: {error}")
+                self._warn_once(
+                    "refusal", f"generation: the server refused a completion of its own, so another was sampled: {error}"
+                )
         raise refusal
 
     def _look_for_division(self, config: Any) -> None:
@@ -234,10 +236,10 @@ class ServerSampler:
                 f"{config.max_new_tokens}: give it a longer context (vLLM: --max-model-len, llama-server: --ctx-size)"
             )
 
-    def _say(self, words: str) -> None:
+    def _warn_once(self, kind: str, words: str) -> None:
         """Warns once of each kind."""
-        if (kind := words.partition(",")[0]) not in self._said:
-            self._said.add(kind)
+        if kind not in self._warned:
+            self._warned.add(kind)
             LOGGER.warning(words)
 
 

@@ -116,8 +116,10 @@ def test_an_image_is_assumed_where_a_trained_tower_has_no_dataset(verb: Verb) ->
     assert "assumed: one of 1024 x 1024 pixels, in the size of the model's processor" in verb.error
 
 
-@pytest.mark.xfail(reason="the working set of gemma3's text varies by more than the tower", strict=False)
-def test_a_gpu_has_the_tower_and_the_host_has_the_pixels(verb: Verb) -> None:
+def test_a_gpu_has_the_tower_and_the_host_has_the_pixels(verb: Verb, request: pytest.FixtureRequest) -> None:
+    if "gemma3" in request.node.name:
+        reason = "gemma3's passes hold 0.15 MB more without images than with them, and this tower has 0.07 MB"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     text, images = verb.plan(profile="rtx-4090"), verb.plan(*verb.data, profile="rtx-4090")
 
     def find(plan: Any, tier: str) -> int:
