@@ -137,6 +137,15 @@ TEST_F(DependencyTrackerTest, APassOfTheDeviceFollowsCopiesThatAreIssued) {
   EXPECT_FALSE(feeds_pass(schedule_, pass, pass)) << "a pass is no copy";
 }
 
+TEST_F(DependencyTrackerTest, APassThatIsSkippedFollowsTheEndOfItsCopies) {
+  const auto copy = add(Op::transfer, Lane::to_device, Phase::forward);
+  const auto pass = add_pass(plan::PassKind::backward, Phase::backward, {{copy}});
+  auto tracker = make();
+  static_cast<void>(begin(tracker, {.backward = false}));
+  EXPECT_TRUE(after([&](auto& released) { tracker.issue({0, copy}, released); }).skipped.empty());
+  EXPECT_EQ(tasks_of(end(tracker, {0, copy}).skipped), Tasks{pass});
+}
+
 TEST_F(DependencyTrackerTest, APassThatBeginsLaterFollowsCopiesOfTheInstanceBefore) {
   const auto copy = add(Op::transfer, Lane::to_device, Phase::forward);
   const auto pass = add_pass(plan::PassKind::forward, Phase::forward, {{copy, true}});

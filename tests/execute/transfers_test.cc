@@ -84,7 +84,10 @@ class PathTransfersTest : public Listening {
     storage_.start(recovery);
     open(planned_.plan.schedule, {.arena = resources_->host().data(), .store = storage_.store()});
   }
-  ~PathTransfersTest() override { storage_.stop(); }
+  ~PathTransfersTest() override {
+    transfers_.reset();
+    storage_.stop();
+  }
 
   /// The first read of an object of this kind.
   [[nodiscard]] Index find_read(plan::ObjectKind kind) const {
@@ -146,6 +149,7 @@ class DeviceTransfersTest : public Listening {
     updates_.emplace(schedule_, layout_, description_.rule(), Arenas(host_.data(), nullptr), *sink_);
     open(schedule_, {.arena = host_.data(), .device = {device_.get(), device_->make_stream(), &*updates_}});
   }
+  ~DeviceTransfersTest() override { transfers_.reset(); }  // before the device
 
   const plan::Description description_ =
       plan::test::describe({.layers = 3, .embedding = false, .head = false, .tied = false});
