@@ -5,6 +5,7 @@
 
 #include "spillway/base/thread.h"
 #include "spillway/execute/arenas.h"
+#include "spillway/execute/dependency_tracker.h"
 #include "spillway/memory/near.h"
 
 namespace spillway::execute {
@@ -147,7 +148,7 @@ void Copies::make_marks() {
   feeds_.assign(schedule_.tasks.size(), 0);
   for (const auto& pass : schedule_.passes) {
     for (const auto& need : schedule_.tasks[pass.task].needs) {
-      if (feeds_pass(need.task, pass.task)) feeds_[need.task] = 1;
+      if (feeds_pass(schedule_, need.task, pass.task)) feeds_[need.task] = 1;
     }
   }
   for (auto& marks : fed_) {
@@ -156,12 +157,6 @@ void Copies::make_marks() {
       if (feeds_[t] != 0) marks[t].event = device_.make_event();
     }
   }
-}
-
-bool Copies::feeds_pass(Index task, Index pass_task) const {
-  const auto& pass = schedule_.tasks[pass_task];
-  return plan::is_of_device(schedule_.tasks[task].lane) && pass.op == plan::Op::compute &&
-         !schedule_.passes[pass.what.index].on_host;
 }
 
 /// The last copy of each lane comes after the lane's others. The mark of a copy that the instance skips is older.

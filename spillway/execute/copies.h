@@ -100,7 +100,14 @@ class CopyLane {
   std::thread thread_;
 };
 
-/// The executor's callbacks for a copy or update.
+/// Device that passes compute on, if its memory is not the host's.
+struct ComputeDevice {
+  device::Device* device = nullptr;  ///< with its arena; null: the host
+  device::Stream stream = 0;         ///< of the caller's work
+  DeviceUpdates* updates = nullptr;  ///< matters with a device
+};
+
+/// The callbacks for a copy or update.
 struct Listener {
   Issued issued = nullptr;  ///< of what a pass of the device needs
   storage::Done done = nullptr;
@@ -120,8 +127,6 @@ class Copies {
   void issued(std::uint64_t instance, plan::Index pass);
   /// A copy of so many bytes or an update, when all that it needs has ended or been issued.
   void start(std::uint64_t instance, plan::Index task, Bytes bytes, std::uint64_t deadline, std::uint64_t token);
-  /// True if a pass of the device needs a task that is a copy or an update. The pass follows it in the device's order.
-  [[nodiscard]] bool feeds_pass(plan::Index task, plan::Index pass_task) const;
   /// The compute stream waits for the copies and updates that a pass needs. All of them must be issued or have ended.
   void await_needs(std::uint64_t instance, plan::Index pass);
   /// Task that each lane waits for. Any thread may ask.

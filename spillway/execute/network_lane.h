@@ -31,6 +31,12 @@ class NetworkWork {
   [[nodiscard]] virtual bool adds(const plan::Task& task) const = 0;
 };
 
+/// Transport between this process and others, if there are any.
+struct OtherProcesses {
+  network::Port* port = nullptr;
+  NetworkWork* work = nullptr;
+};
+
 /// A task that other processes may wait for.
 struct Turn {
   Start start;

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,34 +13,14 @@
 #include "spillway/device/simulated.h"
 #include "spillway/execute/reductions.h"
 #include "spillway/plan/arena_layout.h"
+#include "tests/execute/lanes.h"
 #include "tests/plan/models.h"
 #include "tests/plan/placements.h"
 
 namespace spillway::execute {
 namespace {
 
-constexpr int kTiles = 3;
-
-/// Counts the tiles of each chunk.
-class Tiles : public UpdateWork {
- public:
-  [[nodiscard]] std::size_t slices(plan::Index) const override { return 0; }
-  void save(plan::Index, std::size_t) override {}
-  void prepare(plan::Index, bool) override {}
-  [[nodiscard]] std::size_t tiles(plan::Index, std::size_t) const override { return kTiles; }
-  void run(plan::Index chunk, std::size_t, std::size_t, bool) override {
-    const std::lock_guard lock(mutex_);
-    ++counts_[chunk];
-  }
-  [[nodiscard]] int of(plan::Index chunk) {
-    const std::lock_guard lock(mutex_);
-    return counts_[chunk];
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<plan::Index, int> counts_;
-};
+using test::Tiles;
 
 class ExecutorTest : public ::testing::Test {
  protected:
@@ -99,7 +77,7 @@ TEST_F(ExecutorTest, AChunkIsUpdatedBeforeAPassReadsIt) {
     while (const auto* pass = executor.next()) {
       const auto chunks = chunks_of(layout_, *pass);
       for (auto c = chunks.first; c < chunks.end(); ++c) {
-        EXPECT_EQ(work.of(c), is_updated(c) ? kTiles : 0) << "chunk " << c;
+        EXPECT_EQ(work.of(c), is_updated(c) ? Tiles::kCount : 0) << "chunk " << c;
       }
       executor.done();
     }

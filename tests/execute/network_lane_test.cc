@@ -8,19 +8,10 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "tests/execute/lanes.h"
 
 namespace spillway::execute {
 namespace {
-
-/// A port that keeps what it is given.
-class Kept : public network::Port {
- public:
-  [[nodiscard]] std::size_t rank() const noexcept override { return 0; }
-  [[nodiscard]] std::size_t size() const noexcept override { return 2; }
-  void start(std::vector<network::Message>, network::Done done) override { open.push_back(std::move(done)); }
-
-  std::vector<network::Done> open;
-};
 
 class NetworkLaneTest : public ::testing::Test, public NetworkWork {
  protected:
@@ -44,7 +35,7 @@ class NetworkLaneTest : public ::testing::Test, public NetworkWork {
   [[nodiscard]] bool adds(const plan::Task& task) const override { return task.op == plan::Op::scatter; }
 
   plan::Schedule schedule_ = schedule();
-  Kept port_;
+  test::OpenPort port_;
   std::vector<std::byte> byte_{1};
   std::vector<plan::Index> begun_, arrived_, ended_;
   std::thread::id adder_;
