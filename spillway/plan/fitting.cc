@@ -75,7 +75,9 @@ const Simulation& FittingComparison::predict(const Fitting& fitting) {
   auto& outcome = *find(fitting);
   outcome.simulation = trial_.prediction();
   outcome.simulation->tasks.clear();
-  outcome.on_paths = traffic_of(trial_.last().schedule).on_paths();
+  const auto moved = traffic_of(trial_.last().schedule);
+  outcome.on_paths = moved.on_paths();
+  outcome.on_link = moved.on_link();
   outcome.is_on_later_tier = std::ranges::any_of(trial_.last().placement.nodes(), [](auto node) { return node > 0; });
   return *outcome.simulation;
 }
@@ -132,11 +134,11 @@ std::string FittingComparison::describe(Axis axis, const Fitting& fitting) {
 
 void FittingComparison::list(Axis axis, const Fitting& fitting) {
   const auto value = describe(axis, fitting);
-  const auto moved = traffic_of(trial_.last().schedule);
   const auto is_same = [&](const Compared& it) { return it.axis == axis && it.value == value; };
   if (std::ranges::any_of(listed_, is_same)) return;
-  listed_.push_back({axis, value, problem_.problem.decisions, true, predict(fitting).step_seconds,
-                     moved.on_paths() + moved.on_link()});
+  const auto seconds = predict(fitting).step_seconds;
+  const auto& outcome = *find(fitting);
+  listed_.push_back({axis, value, problem_.problem.decisions, true, seconds, outcome.on_paths + outcome.on_link});
 }
 
 std::vector<Compared> FittingComparison::take_compared() {

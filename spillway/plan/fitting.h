@@ -71,7 +71,7 @@ class FittingComparison {
     bool fits = false;
     Bytes arena = 0;  ///< at least, if it does not fit
     std::optional<Simulation> simulation = {};
-    Bytes on_paths = 0;  ///< moved by a step
+    Bytes on_paths = 0, on_link = 0;  ///< moved by a step
     bool is_on_later_tier = false;
   };
   Outcome* find(const Fitting& fitting);

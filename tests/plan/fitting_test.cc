@@ -49,5 +49,18 @@ TEST_F(FittingTest, TheListHasEachValueOnceAndMarksThatOfTheBestPlan) {
   EXPECT_EQ(listed[0].step_seconds, comparison.predict(none).step_seconds);
 }
 
+TEST_F(FittingTest, AListedPlanHasItsOwnTrafficWhateverWasLaidOutLater) {
+  const Room room{.arena = 1 * GiB};
+  FittingComparison comparison({problem_, units_, room, 1});
+  const Fitting none{.level = 1}, all{.level = 1, .kept = units_.free()};
+  comparison.add(none);
+  comparison.add(all);
+  comparison.list(Axis::lookahead, none);
+  comparison.list(Axis::lookahead, all);
+  const auto listed = comparison.take_compared();
+  EXPECT_GT(listed[0].moved, 0U);
+  EXPECT_EQ(listed[1].moved, 0U);
+}
+
 }  // namespace
 }  // namespace spillway::plan
