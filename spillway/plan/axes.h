@@ -31,8 +31,7 @@ struct AxisTraits {
 
 inline constexpr std::array<AxisTraits, 8> kAxes = {{
     {"device_blocks", "blocks on the device",
-     "A block that the device updates needs no copy of its weights in each step, and takes memory of the device.",
-     true},
+     "The device updates faster than the host, and a state that it updates takes its memory or its link.", true},
     {"saved_activations", "saved activations",
      "A layer that keeps or spills its saved activations skips recomputation, and takes memory or bandwidth.", false},
     {"device_changes", "copies of subspace matrices on the device",
@@ -45,8 +44,7 @@ inline constexpr std::array<AxisTraits, 8> kAxes = {{
      "Transfers that begin earlier hide slow paths, and the chunks in flight take memory from resident ones.", false},
     {"early_updates", "updates during backward",
      "An update during backward shortens the step, and its old bytes take memory until the step is committed.", false},
-    {"durability", "durability", "A durable step survives a power cut, and writes each step to the storage paths.",
-     false},
+    {"durability", "durability", "A durable step survives a power cut, and costs writes to the storage paths.", false},
 }};
 
 /// A set of axes.
