@@ -121,7 +121,8 @@ Bytes least_host_memory(const machine::Profile& profile, const PlannedModel& mod
   const auto layout = asked.description.layout();
   if (!asked.budget.has_path()) asked.budget.paths.push_back({.capacity = Bytes{1} << 50});
   asked.budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
-  const plan::Problem problem{asked.description, layout, asked.budget, asked.rates, plan::Durability::step};
+  const plan::Problem problem{
+      asked.description, layout, asked.budget, asked.rates, {.durability = plan::Durability::step}};
   return plan::room_of(problem, 0).fixed + plan::smallest_arena(problem);
 }
 

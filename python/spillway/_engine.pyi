@@ -1096,10 +1096,16 @@ class PlannedDecision:
     """An axis of which values were compared (axes.h)."""
 
     def __init__(
-        self, *, name: str | None = None, title: str | None = None, compared: Sequence[PlannedValue] | None = None
+        self,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        reason: str | None = None,
+        compared: Sequence[PlannedValue] | None = None,
     ) -> None: ...
     name: str
     title: str  # for people
+    reason: str  # the tradeoff that makes it an axis
     compared: list[PlannedValue]
 
 class RemotePath:

@@ -14,7 +14,7 @@ namespace {
 /// The block that logits are made of; none: there is no head.
 /// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient.
 void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability, decisions] = problem;
+  const auto& [description, layout, budget, rates, decisions] = problem;
   const auto* head = description.head(layout);
   if (!budget.keeps_logits || budget.device || head == nullptr) return;
   const bool several = !plan.node_peaks.empty();
@@ -97,7 +97,8 @@ void count_early(Plan& plan) {
 }  // namespace
 
 void account_for_paths(const Problem& problem, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability, decisions] = problem;
+  const auto& [description, layout, budget, rates, decisions] = problem;
+  const auto durability = decisions.durability;
   auto need = budget.has_path() ? storage_need(description, layout, plan.placement, plan.schedule.activations,
                                                durability, budget.checkpoints)
                                 : StorageNeed{};

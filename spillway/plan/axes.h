@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <string>
 
@@ -22,23 +23,44 @@ enum class Axis : std::uint8_t {
 };
 
 struct AxisTraits {
-  const char* name;   ///< of plan.json
-  const char* title;  ///< for people
+  const char* name;    ///< of plan.json
+  const char* title;   ///< for people
+  const char* reason;  ///< the tradeoff that makes it an axis
+  bool is_shared;      ///< the ranks of a run have the same value, so that all of them send and receive alike
 };
 
 inline constexpr std::array<AxisTraits, 8> kAxes = {{
-    {"device_blocks", "blocks on the device"},
-    {"saved_activations", "saved activations"},
-    {"device_changes", "copies of subspace matrices on the device"},
-    {"process_weights", "weights of several processes"},
-    {"memory_tiers", "tiers of host memory"},
-    {"lookahead", "lookahead"},
-    {"early_updates", "updates during backward"},
-    {"durability", "durability"},
+    {"device_blocks", "blocks on the device",
+     "The device updates faster than the host, and a state that it updates takes its memory or its link.", true},
+    {"saved_activations", "saved activations",
+     "A layer that keeps or spills its saved activations skips recomputation, and takes memory or bandwidth.", false},
+    {"device_changes", "copies of subspace matrices on the device",
+     "A copy that takes changes is not sent again after an update, and the device does the work of the change.", true},
+    {"process_weights", "weights of several processes",
+     "A process that keeps its own weights alone has more memory left, and receives all others from its peers.", true},
+    {"memory_tiers", "tiers of host memory",
+     "Several tiers update chunks at once, and the share of each decides which tier ends last.", false},
+    {"lookahead", "lookahead",
+     "Transfers that begin earlier hide slow paths, and the chunks in flight take memory from resident ones.", false},
+    {"early_updates", "updates during backward",
+     "An update during backward shortens the step, and its old bytes take memory until the step is committed.", false},
+    {"durability", "durability", "A durable step survives a power cut, and costs writes to the storage paths.", false},
 }};
+
+/// A set of axes.
+using Axes = std::bitset<kAxes.size()>;
 
 [[nodiscard]] constexpr const AxisTraits& traits(Axis axis) noexcept {
   return kAxes[static_cast<std::size_t>(axis)];
+}
+[[nodiscard]] inline bool has(const Axes& axes, Axis axis) {
+  return axes.test(static_cast<std::size_t>(axis));
+}
+/// Axes of which the ranks of a run have the same value.
+[[nodiscard]] inline Axes list_shared_axes() {
+  Axes out;
+  for (std::size_t axis = 0; axis < kAxes.size(); ++axis) out.set(axis, kAxes[axis].is_shared);
+  return out;
 }
 
 /// One value of an axis, and what a plan with it comes to.

@@ -11,16 +11,7 @@
 namespace spillway::plan {
 namespace {
 
-/// An axis as the search sees it.
-struct Row {
-  Axis axis;
-  /// True if the budget leaves the axis to the search.
-  bool (*is_open)(const Problem& problem);
-  /// Compares values of the axis beside the decisions of `from`.
-  void (*compare)(const Problem& problem, const Decisions& from, Comparison& comparison);
-  /// Values near that of `from`.
-  std::vector<Decisions> (*near)(const Problem& problem, const Decisions& from);
-};
+using Row = DecisionSearch::Row;
 
 bool has_open_blocks(const Problem& problem) {
   const auto& device = problem.budget.device;
@@ -47,106 +38,116 @@ std::vector<Decisions> other_changes(const Problem& /*problem*/, const Decisions
   return {out};
 }
 
-void compare_changes(const Problem& problem, const Decisions& from, Comparison& comparison) {
+void compare_changes(const Problem& problem, const Decisions& from, Comparison& comparison,
+                     const DecisionSearch& /*below*/) {
   comparison.add(Axis::device_changes, from);
   for (const auto& other : other_changes(problem, from)) comparison.add(Axis::device_changes, other);
 }
 
-constexpr std::array<Row, 3> kRows = {{
-    {Axis::device_blocks, has_open_blocks, compare_device_blocks, near_device_blocks},
-    {Axis::device_changes, has_open_changes, compare_changes, other_changes},
-    {Axis::saved_activations, has_open_layers, compare_saved_activations, near_saved_activations},
-}};
-
-class Search {
- public:
-  Search(const Problem& problem, Comparison& comparison, bool is_agreed) : problem_(problem), comparison_(comparison) {
-    for (const auto& row : kRows) {
-      const bool given = is_agreed && row.axis != Axis::saved_activations;
-      if (!given && row.is_open(problem)) rows_.push_back(&row);
-    }
-  }
-
-  /// Searches the domain of each axis. If the caller asked for layers, each of the fitting values is searched.
-  void run_from(Decisions start) {
-    const auto asked = read_requested_layers(problem_);
-    if (!asked) return search_from(start);
-    for (const auto& layers : values_of(problem_, *asked)) {
-      if (comparison_.is_led_by(start) && stays(layers)) return;
-      start.layers = layers;
-      if (!comparison_.is_led_by(start)) search_from(start);
-      if (comparison_.is_led_by(start)) add_layers(problem_, comparison_.best().decisions, layers, comparison_);
-    }
-  }
-
-  /// Compares neighbours of the best values: the choice on one axis may have changed what is best on another.
-  void refine() {
-    if (rows_.size() < 2) return;
-    for (;;) {  // each plan is made once, so this ends
-      const auto before = comparison_.best().decisions;
-      if (before.layers == SavedLayers{}) return;
-      for (const auto* row : rows_) {
-        for (const auto& other : row->near(problem_, comparison_.best().decisions)) comparison_.add(row->axis, other);
-      }
-      if (comparison_.best().decisions == before) return;
-    }
-  }
-
- private:
-  void search_from(const Decisions& start) {
-    if (rows_.empty()) comparison_.add(start);
-    auto from = start;
-    for (const auto* row : rows_) {
-      row->compare(problem_, from, comparison_);
-      if (!comparison_.is_led_by(start)) return;
-      from = comparison_.best().decisions;
-    }
-  }
-
-  /// True if layers that would spill can stay in memory: all of them keep, and nothing goes to a path.
-  [[nodiscard]] bool stays(const SavedLayers& layers) const {
-    const auto& best = comparison_.best();
-    return layers.spill > 0 && best.spilling.empty() && best.path_bytes == 0 && !problem_.budget.durability;
-  }
-
-  const Problem& problem_;
-  Comparison& comparison_;
-  std::vector<const Row*> rows_;
-};
-
-/// True if own weights are to be compared. A process that keeps all weights is faster, since they cross the network
-/// once in a step. Its own weights alone leave more room, which is worth comparing if something goes to a path.
-bool may_keep_own(const Problem& problem, const Comparison& comparison) {
-  if (!problem.description.is_shared() || problem.budget.own_weights) return false;
-  return !comparison.any() || comparison.best().path_bytes > 0;
+bool has_requested_layers(const Problem& problem) {
+  return read_requested_layers(problem).has_value();
 }
+
+bool has_open_weights(const Problem& problem) {
+  return problem.description.is_shared() && !problem.budget.own_weights;
+}
+
+/// A process that keeps all weights is faster, since they cross the network once in a step. Its own weights alone leave
+/// more room. They are compared if something goes to a path, or nothing has room.
+void compare_process_weights(const Problem& /*problem*/, const Decisions& from, Comparison& comparison,
+                             const DecisionSearch& below) {
+  below.run_from(from);
+  const auto keep_own = [](Decisions decisions) {
+    decisions.own_weights = true;
+    return decisions;
+  };
+  if (comparison.any()) {
+    if (comparison.best().path_bytes == 0) return;
+    const auto beside = comparison.best().decisions;
+    comparison.add(Axis::process_weights, beside);
+    comparison.add(Axis::process_weights, keep_own(beside));
+  }
+  below.run_from(keep_own(from));
+}
+
+/// Steps that are to survive only a closed run may turn out to need no files.
+bool has_open_durability(const Problem& problem) {
+  return problem.budget.durability.value_or(Durability::checkpoint) == Durability::checkpoint;
+}
+
+/// Ends the search beside one durability.
+void finish(const Problem& problem, const DecisionSearch& search, Comparison& comparison) {
+  search.refine();
+  if (problem.budget.saved_activations.keep && !comparison.best().spilling.empty()) comparison.want_memory();
+}
+
+/// True if weights and states are all in memory.
+bool is_in_memory(const Placement& placement) {
+  return std::ranges::all_of(placement.chunks,
+                             [](const auto& it) { return it.weight.in_memory() && it.state.in_memory(); });
+}
+
+/// Plans of different durability are no rivals, since a promise to survive has no price in seconds. Steps are durable
+/// as soon as something is on a path. Checkpoints are needless on a path if all of their bytes are in memory.
+void compare_durability(const Problem& problem, const Decisions& from, Comparison& comparison,
+                        const DecisionSearch& below) {
+  const auto compare = [&](Durability durability) {
+    auto start = from;
+    start.durability = durability;
+    comparison.restart(start);
+    below.run_from(start);
+    if (comparison.any()) finish(problem, below, comparison);
+  };
+  const auto& asked = problem.budget.durability;
+  if (!asked && spills(problem)) return compare(Durability::step);  // without a look at the plan that is not durable
+  compare(asked.value_or(Durability::none));
+  if (!comparison.any()) return;
+  if (asked && !problem.budget.resumes && is_in_memory(comparison.best().placement)) return compare(Durability::none);
+  if (asked || comparison.best().path_bytes == 0) return;
+  const bool ample = comparison.is_ample();
+  compare(Durability::step);
+  if (!ample) comparison.want_memory();
+}
+
+constexpr std::array<Row, 6> kRows = {{
+    {.axis = Axis::durability, .is_open = has_open_durability, .compare = compare_durability, .below = 5},
+    {.axis = Axis::process_weights, .is_open = has_open_weights, .compare = compare_process_weights, .below = 4},
+    {.axis = Axis::saved_activations, .is_open = has_requested_layers, .compare = compare_requested_layers, .below = 3},
+    {.axis = Axis::device_blocks,
+     .is_open = has_open_blocks,
+     .compare = compare_device_blocks,
+     .near = near_device_blocks},
+    {.axis = Axis::device_changes, .is_open = has_open_changes, .compare = compare_changes, .near = other_changes},
+    {.axis = Axis::saved_activations,
+     .is_open = has_open_layers,
+     .compare = compare_saved_activations,
+     .near = near_saved_activations},
+}};
 
 }  // namespace
 
-Plan choose(const Problem& problem, const Comparison::Make& make, const Decisions* agreed) {
-  auto start = agreed == nullptr ? read_requested_decisions(problem) : *agreed;
+std::span<const DecisionSearch::Row> decision_rows() noexcept {
+  return kRows;
+}
+
+Plan choose(const Problem& problem, const Comparison::Make& make, const Given& given) {
+  auto start = given.axes.any() ? given.decisions : read_requested_decisions(problem);
   start.layers = {};
+  if (!has(given.axes, Axis::durability)) start.durability = problem.budget.durability.value_or(Durability::none);
   Comparison comparison(make, start);
-  Search search(problem, comparison, agreed != nullptr);
+  const DecisionSearch search(problem, kRows, comparison, given.axes);
   search.run_from(start);
-  if (agreed == nullptr && may_keep_own(problem, comparison)) {
-    if (comparison.any()) {
-      auto beside = comparison.best().decisions;
-      comparison.add(Axis::process_weights, beside);
-      beside.own_weights = true;
-      comparison.add(Axis::process_weights, beside);
-    }
-    auto own = start;
-    own.own_weights = true;
-    search.run_from(own);
-  }
   if (!comparison.any()) {
-    if (!can_keep_asked(problem))
-      refuse_keeping(problem, [&](const Problem& fewer) { return choose(fewer, make, agreed); });
+    start.durability = comparison.start().durability;
+    auto same = Given{.decisions = start, .axes = given.axes};
+    same.axes.set(static_cast<std::size_t>(Axis::durability));
+    const auto asked = problem.copy_with(start);
+    if (!can_keep_asked(asked)) {
+      refuse_keeping(asked, [&](const Problem& fewer) { return choose(fewer, make, same); });
+    }
     comparison.refuse();
   }
-  search.refine();
-  if (problem.budget.saved_activations.keep && !comparison.best().spilling.empty()) comparison.want_memory();
+  finish(problem, search, comparison);
   return std::move(comparison).take();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "spillway/plan/coordinate_search.h"
 #include "spillway/plan/if_it_fits.h"
 #include "spillway/plan/planner.h"
 
@@ -30,10 +31,13 @@ class Comparison {
 
   /// `start`: the decisions whose refusal is told where no plan fits.
   Comparison(Make make, const Decisions& start) : make_(std::move(make)), start_(start) {}
+  /// Forgets all plans, and begins with others.
+  void restart(const Decisions& start) { *this = Comparison(std::move(make_), start); }
 
   /// Seconds of a step with these decisions; none: they do not fit. Makes the plan unless it was made, and lists the
   /// value under `axis`.
   std::optional<double> add(Axis axis, const Decisions& decisions);
+  [[nodiscard]] const Decisions& start() const noexcept { return start_; }
   /// Makes the plan and lists it under no axis.
   std::optional<double> add(const Decisions& decisions) { return outcome(decisions).seconds(); }
 
@@ -52,8 +56,13 @@ class Comparison {
   [[nodiscard]] const Plan& best() const;
   /// The plan with these decisions, while it is within kAsFast of the fastest; else null.
   [[nodiscard]] const Plan* find(const Decisions& decisions) const;
+  [[nodiscard]] const Decisions& best_values() const { return best().decisions; }
+  /// True if the choice on one axis may have changed the best value of another: saved activations take memory.
+  [[nodiscard]] bool has_tradeoff() const { return best().decisions.layers != SavedLayers{}; }
   [[nodiscard]] const std::vector<Compared>& listed() const noexcept { return listed_; }
 
+  /// True if more host memory would not change what is compared.
+  [[nodiscard]] bool is_ample() const noexcept { return ample_; }
   /// More host memory would change what is compared.
   void want_memory() noexcept { ample_ = false; }
   /// Throws what the plan with the start's decisions was refused with.
@@ -76,8 +85,8 @@ class Comparison {
   [[nodiscard]] Outcome make(const Decisions& decisions);
   [[nodiscard]] bool needs_no_path(const Plan& plan, const Decisions& decisions);
 
-  const Make make_;
-  const Decisions start_;
+  Make make_;
+  Decisions start_;
   std::vector<Outcome> outcomes_;
   std::vector<Plan> plans_;  ///< the fastest, and those within kAsFast of it
   std::vector<Compared> listed_;
@@ -87,5 +96,7 @@ class Comparison {
   bool has_changes_ = false;    ///< a plan has a copy on the device that takes changes
   bool all_in_memory_ = false;  ///< a plan whose layers all recompute has everything in memory
 };
+
+using DecisionSearch = CoordinateSearch<Problem, Decisions, Comparison>;
 
 }  // namespace spillway::plan

@@ -1,5 +1,5 @@
-// The decisions of a plan: one value for each axis that the search compares plans on. A budget says what may be used
-// and what the caller asked for; it never carries a decision.
+// The outer decisions of a plan: one value for each axis that the search compares plans on. A budget says what may be
+// used and what the caller asked for; it never carries a decision. The inner decisions are in fitting.h.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,7 @@ struct Decisions {
   SavedLayers layers = {};
   bool own_weights = false;      ///< each process keeps in memory its own weights alone (keep_own_weights())
   bool applies_changes = false;  ///< copies on the device take changes (ChunkPlacement::takes_change())
+  Durability durability = Durability::none;
   /// Units of weights that stay in host memory, and passes' weights of which a copy stays on the device. None: as many
   /// as have room. The ranks of a run agree on both.
   std::optional<std::size_t> host_weights = {}, device_weights = {};

@@ -88,7 +88,8 @@ class BlockLadder {
 
 }  // namespace
 
-void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison) {
+void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison,
+                           const DecisionSearch& /*below*/) {
   BlockLadder ladder(problem, from, comparison);
   ladder.add_resident();
   if (comparison.is_led_by(from)) ladder.add_updated();

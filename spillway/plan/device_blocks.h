@@ -15,7 +15,8 @@ namespace spillway::plan {
 /// none lives there, are compared with plans in which every other block is updated there, half of them, and so on while
 /// that is faster; where paths take longer than updates and neither every one nor an eighth of them makes a step
 /// faster, none between is tried, and with none resident only every one.
-void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison);
+void compare_device_blocks(const Problem& problem, const Decisions& from, Comparison& comparison,
+                           const DecisionSearch& below);
 
 /// Numbers of blocks around those of `from`.
 [[nodiscard]] std::vector<Decisions> near_device_blocks(const Problem& problem, const Decisions& from);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
 
 namespace spillway::plan {
@@ -11,14 +10,7 @@ namespace {
 /// Numbers of early updates that are tried in turn while none is faster.
 constexpr int kNoFaster = 3;
 
-Placement with_early(const Placement& placement, const std::vector<Index>& order, std::size_t count) {
-  auto out = placement;
-  for (auto& it : out.chunks) it.when = When::decided;
-  for (std::size_t i = 0; i < count; ++i) out.chunks[order[i]].when = When::early;
-  return out;
-}
-
-/// True if a step with early updates could be worth it: the part that they do not shorten takes less than the step.
+/// True if early updates may be worth it: the part of a step that they do not shorten takes less than the step.
 bool may_be_worth_it(const Simulation& deferred) {
   return std::max(deferred.compute_seconds, deferred.moving_seconds()) < kWorthIt * deferred.step_seconds;
 }
@@ -37,33 +29,38 @@ std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_
   return out;
 }
 
-double choose_early(const Problem& problem, Trial& trial, Placement& placement, const Lookahead& lookahead) {
-  const auto& budget = problem.budget;
-  if (budget.update_schedule == Updates::deferred || (budget.clipping && !budget.speculative_updates)) return 0;
-  const auto order = early_order(problem.layout, trial.last());
-  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(placement, order, n), lookahead); };
-  const auto prediction = trial.prediction();
-  const auto deferred = prediction.step_seconds;
-  const auto words = [&](std::size_t count) { return text(count, " of ", order.size(), " chunks that may be"); };
-  if (budget.update_schedule == Updates::automatic && !may_be_worth_it(prediction)) return 0;
-  const auto most = bisect_from(order.size(), order.size(), lay_out);
-  std::size_t best = budget.update_schedule == Updates::early ? most : 0;
-  auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
-  if (budget.update_schedule == Updates::automatic) trial.list(Axis::early_updates, words(0), deferred);
+Placement mark_early(Placement placement, const std::vector<Index>& order, std::size_t count) {
+  for (auto& it : placement.chunks) it.when = When::decided;
+  for (std::size_t i = 0; i < count; ++i) placement.chunks[order[i]].when = When::early;
+  return placement;
+}
+
+bool has_open_early(const FittingProblem& problem) {
+  const auto& budget = problem.problem.budget;
+  return budget.update_schedule != Updates::deferred && (!budget.clipping || budget.speculative_updates);
+}
+
+void compare_early(const FittingProblem& problem, const Fitting& from, FittingComparison& comparison,
+                   const FittingSearch& /*below*/) {
+  const bool is_asked = problem.problem.budget.update_schedule == Updates::early;
+  if (!may_be_worth_it(comparison.predict(from)) && !is_asked) return;
+  const auto update_early = [&](std::size_t count) {
+    auto out = from;
+    out.early = count;
+    return out;
+  };
+  const auto chunks = comparison.early_order(from).size();
+  const auto most =
+      bisect_from(chunks, chunks, [&](std::size_t count) { return comparison.lay_out(update_early(count)); });
+  if (is_asked) return comparison.lead(update_early(most));
+  comparison.list(Axis::early_updates, from);
   int slower = 0;
-  for (auto count = most; budget.update_schedule == Updates::automatic && count > 0 && slower < kNoFaster; count /= 2) {
-    if (!lay_out(count)) continue;
-    const auto now = trial.compare(Axis::early_updates, words(count));
-    ++slower;
-    if (now >= seconds) continue;
-    slower = 0;
-    best = count;
-    seconds = now;
+  for (auto count = most; count > 0 && slower < kNoFaster; count /= 2) {
+    const auto fitting = update_early(count);
+    if (!comparison.lay_out(fitting)) continue;
+    slower = comparison.add(fitting) ? 0 : slower + 1;
+    comparison.list(Axis::early_updates, fitting);
   }
-  if (best > 0) placement = with_early(placement, order, best);
-  trial.lay_out(placement, lookahead);
-  trial.choose(Axis::early_updates, words(best));
-  return best > 0 ? deferred - seconds : 0;
 }
 
 }  // namespace spillway::plan

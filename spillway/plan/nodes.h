@@ -19,6 +19,8 @@ struct DistributionPolicy {
   bool fill = false;                 ///< one after the other, each until it is full; else by rates
   /// Tiers that gradients and boundary activations are distributed to (aside.h); none: they lie on the first.
   std::vector<std::uint16_t> aside = {};
+
+  bool operator==(const DistributionPolicy&) const = default;
 };
 
 /// The ways that are worth trying: all nodes by rates, then without the slowest, and so on; then one after the other;

@@ -72,7 +72,7 @@ Plan plan_one(const Problem& problem) {
   Plan out{{std::move(result.laid_out)}};
   out.decisions = problem.decisions;
   out.compared = std::move(result.compared);
-  out.durability = problem.durability;
+  out.durability = problem.durability();
   out.ample = result.ample && !(problem.budget.device && problem.budget.device->in_dram);
   out.early_saves = result.early_saves;
   const auto& saved = problem.budget.saved_activations;
@@ -103,9 +103,9 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   return in_full.value_or(InFull{});
 }
 
-/// Cost of durability, as the row of an axis that is not searched: what a run survives is no matter of speed.
+/// Lists the cost of durability: the step with it, and the same step without.
 void list_durability(const Problem& problem, Plan& plan) {
-  if (problem.durability != Durability::step) return;
+  if (problem.durability() != Durability::step) return;
   const auto add = [&](Durability value, double seconds, Bytes moved) {
     plan.compared.push_back({.axis = Axis::durability,
                              .value = name_of(value),
@@ -113,20 +113,24 @@ void list_durability(const Problem& problem, Plan& plan) {
                              .fits = true,
                              .step_seconds = seconds,
                              .moved = moved,
-                             .chosen = value == problem.durability});
+                             .chosen = value == problem.durability()});
   };
   const auto seconds = plan.prediction.step_seconds;
   add(Durability::step, seconds, moved_by(plan));
   add(Durability::none, seconds - plan.durable_seconds, moved_by(plan) - plan.durable_per_step);
 }
 
-/// The best plan of this durability.
-Plan plan_with(const Problem& problem, const Decisions* agreed) {
+/// `given`: as choose()'s.
+Plan plan_given(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone,
+                const Given& given) {
+  // Passes were measured while none of them had a refit.
+  const auto rates = with_longer_products(alone, products_with_refits(description, layout));
+  const Problem problem{description, layout, budget, rates};
   const auto make = [&](const Decisions& decisions) { return plan_one(problem.copy_with(decisions)); };
-  auto out = choose(problem, make, agreed);
+  auto out = choose(problem, make, given);
   out.spill_cost = spill_cost(problem);
-  if (const auto& device = problem.budget.device; device && !device->state) {
-    out.device_blocks_why_not = why_no_device_blocks(problem.description, problem.layout, problem.rates);
+  if (const auto& device = budget.device; device && !device->state) {
+    out.device_blocks_why_not = why_no_device_blocks(description, layout, rates);
   }
   const auto chosen = problem.copy_with(out.decisions);
   account_for_parts(chosen, out);
@@ -134,34 +138,10 @@ Plan plan_with(const Problem& problem, const Decisions* agreed) {
   return out;
 }
 
-/// `agreed`: as choose()'s.
-Plan plan_agreeing(const Description& description, const state::Layout& layout, const Budget& budget,
-                   const Rates& alone, const Decisions* agreed) {
-  // Passes were measured while none of them had a refit.
-  const auto rates = with_longer_products(alone, products_with_refits(description, layout));
-  const auto with = [&](Durability durability) {
-    return plan_with({description, layout, budget, rates, durability}, agreed);
-  };
-  if (!budget.durability && spills({description, layout, budget, rates})) {
-    return with(Durability::step);  // without looking at the plan that is not durable
-  }
-  auto plan = with(budget.durability.value_or(Durability::none));
-  if (!budget.durability && plan.path_bytes > 0) {
-    const bool ample = plan.ample;
-    plan = with(Durability::step);
-    plan.ample = plan.ample && ample;
-    return plan;
-  }
-  const bool stays = std::ranges::all_of(plan.placement.chunks,
-                                         [](const auto& it) { return it.weight.in_memory() && it.state.in_memory(); });
-  const bool needless = stays && !budget.resumes;
-  return plan.durability == Durability::checkpoint && needless ? with(Durability::none) : std::move(plan);
-}
-
 }  // namespace
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
-  return plan_agreeing(description, layout, budget, rates, nullptr);
+  return plan_given(description, layout, budget, rates, {});
 }
 
 namespace {
@@ -198,11 +178,10 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
   auto plan = plan_alone(largest, layout, budget, rates);
   if (largest.world.rank == description.world.rank) return plan;
   const auto agreed = agreed_decisions({largest, layout, budget, rates}, plan);
-  auto out = plan_agreeing(description, layout, budget, rates, &agreed);
-  const auto is_shared = [](const Compared& it) {
-    return it.axis == Axis::device_blocks || it.axis == Axis::process_weights;
-  };
-  std::ranges::copy_if(plan.compared, std::back_inserter(out.compared), is_shared);
+  const auto shared = list_shared_axes();
+  auto out = plan_given(description, layout, budget, rates, {.decisions = agreed, .axes = shared});
+  std::ranges::copy_if(plan.compared, std::back_inserter(out.compared),
+                       [&](const Compared& it) { return has(shared, it.axis); });
   return out;
 }
 
@@ -211,7 +190,7 @@ Plan plan_shared(const Description& description, const state::Layout& layout, co
 bool least_fits(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   if (budget.saved_activations.keep.value_or(0) > 0) return false;
   const auto durability = budget.durability.value_or(budget.has_path() ? Durability::step : Durability::none);
-  const Problem open{description, layout, budget, rates, durability};
+  const Problem open{description, layout, budget, rates, {.durability = durability}};
   const auto problem = open.copy_with(read_requested_decisions(open));
   const auto fits = if_it_fits([&] {
     check_request(problem);

@@ -14,12 +14,12 @@ struct Problem {
   const state::Layout& layout;
   const Budget& budget;
   const Rates& rates;
-  Durability durability = Durability::none;
   Decisions decisions = {};
 
+  [[nodiscard]] Durability durability() const noexcept { return decisions.durability; }
   /// Durability of its steps.
   [[nodiscard]] Redo redo() const noexcept {
-    return {.gradients = durability == Durability::step, .period = kSnapshotPeriod};
+    return {.gradients = durability() == Durability::step, .period = kSnapshotPeriod};
   }
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.weight_dtype).weight; }
   /// Fate of the activations that autograd saves of each layer.
@@ -35,10 +35,10 @@ struct Problem {
   [[nodiscard]] Bytes device_work() const { return budget.device->work + (saved_on_device() ? held() : 0); }
   /// This problem with other rates, or with other decisions.
   [[nodiscard]] Problem copy_with(const Rates& other) const noexcept {
-    return {description, layout, budget, other, durability, decisions};
+    return {description, layout, budget, other, decisions};
   }
   [[nodiscard]] Problem copy_with(const Decisions& other) const noexcept {
-    return {description, layout, budget, rates, durability, other};
+    return {description, layout, budget, rates, other};
   }
 
  private:

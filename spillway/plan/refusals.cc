@@ -88,8 +88,7 @@ void refuse_named(const Problem& problem, const Room& room, const Placement& lea
   auto other = budget;
   if (!other.has_path()) other.paths.emplace_back();
   other.placement = {};
-  const auto spilled = smallest_arena(
-      {problem.description, problem.layout, other, problem.rates, problem.durability, problem.decisions});
+  const auto spilled = smallest_arena({problem.description, problem.layout, other, problem.rates, problem.decisions});
   if (spilled + MiB < arena) {
     message += text(budget.has_path() ? ", with --placement auto" : ", with --storage DIR", " and --dram_budget ",
                     ceil_div(room.fixed + spilled, MiB), "MiB");

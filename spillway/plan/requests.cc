@@ -12,7 +12,7 @@ constexpr std::uint64_t kMostVirtualRanks = 1U << 20;
 
 void check_placement(const Problem& problem) {
   if (problem.budget.has_path()) return;
-  if (problem.durability == Durability::step) {
+  if (problem.durability() == Durability::step) {
     throw Error(ErrorCode::bad_input,
                 "durability: step keeps every step on the storage paths, but there is none; add --storage DIR or use "
                 "--durability none");

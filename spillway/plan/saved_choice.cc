@@ -138,6 +138,11 @@ void try_tiers(const Problem& problem, LayerLadder& ladder, std::size_t keep, st
   }
 }
 
+/// True if layers that would spill can stay in memory: all of them keep, and nothing goes to a path.
+bool stays(const Problem& problem, const Plan& best, const SavedLayers& layers) {
+  return layers.spill > 0 && best.spilling.empty() && best.path_bytes == 0 && !problem.budget.durability;
+}
+
 }  // namespace
 
 std::optional<std::size_t> read_requested_layers(const Problem& problem) {
@@ -176,7 +181,19 @@ std::optional<Decisions> add_layers(const Problem& problem, Decisions decisions,
   return comparison.add(Axis::saved_activations, decisions) ? std::optional(decisions) : std::nullopt;
 }
 
-void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison) {
+void compare_requested_layers(const Problem& problem, const Decisions& from, Comparison& comparison,
+                              const DecisionSearch& below) {
+  auto start = from;
+  for (const auto& layers : values_of(problem, *read_requested_layers(problem))) {
+    if (comparison.is_led_by(start) && stays(problem, comparison.best(), layers)) return;
+    start.layers = layers;
+    if (!comparison.is_led_by(start)) below.run_from(start);
+    if (comparison.is_led_by(start)) add_layers(problem, comparison.best().decisions, layers, comparison);
+  }
+}
+
+void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison,
+                               const DecisionSearch& /*below*/) {
   const auto& saved = problem.budget.saved_activations;
   const auto most = most_keeping(problem.layout, saved);
   comparison.add(from);
@@ -225,12 +242,12 @@ bool can_keep_asked(const Problem& problem) {
 }
 
 void refuse_keeping(const Problem& problem, const std::function<Plan(const Problem&)>& choose) {
-  const auto& [description, layout, budget, rates, durability, decisions] = problem;
+  const auto& [description, layout, budget, rates, decisions] = problem;
   const auto plan = [&](std::size_t keeping) {
     auto fewer = budget;
     fewer.saved_activations.keep = keeping;
     fewer.saved_activations.spill = Spill::never;
-    return choose({description, layout, fewer, rates, durability, decisions});
+    return choose({description, layout, fewer, rates, decisions});
   };
   static_cast<void>(plan(0));  // where nothing has room, that is what is said
   const auto& saved = budget.saved_activations;

@@ -28,7 +28,13 @@ std::optional<Decisions> add_layers(const Problem& problem, Decisions decisions,
 /// that is faster, and some between the best and the next; and where layers may spill, as many do beside it, and beside
 /// none, as the paths have time for. Nothing goes to a path where everything else has room in memory, unless the budget
 /// says what steps survive.
-void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison);
+void compare_saved_activations(const Problem& problem, const Decisions& from, Comparison& comparison,
+                               const DecisionSearch& below);
+
+/// Searches the rows of `below` beside each of the values that serve the layers that were asked for, until one has room
+/// for what else is to stay.
+void compare_requested_layers(const Problem& problem, const Decisions& from, Comparison& comparison,
+                              const DecisionSearch& below);
 
 /// Numbers of layers around those of `from`.
 [[nodiscard]] std::vector<Decisions> near_saved_activations(const Problem& problem, const Decisions& from);

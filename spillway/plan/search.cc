@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 
-#include "spillway/base/error.h"
 #include "spillway/plan/aside.h"
 #include "spillway/plan/bisect.h"
 #include "spillway/plan/early_updates.h"
-#include "spillway/plan/traffic.h"
 
 namespace spillway::plan {
 namespace {
@@ -24,139 +21,98 @@ DeviceSchedule device_schedule(const Problem& problem) {
   };
 }
 
-struct Choice {
-  Placement placement = {};
-  std::uint32_t level = 0;
-  double seconds = 0;
-  Bytes moved = 0;
-  const DistributionPolicy* policy = nullptr;
-  std::size_t kept = 0;  ///< units
-
-  [[nodiscard]] bool any() const noexcept { return !placement.chunks.empty(); }
-  [[nodiscard]] bool better_than(const Choice& other) const noexcept {
-    return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
-  }
-};
-
-/// True if a chunk lies on another tier of host memory than the first.
-bool uses_later_tier(const Placement& placement) {
-  return std::ranges::any_of(placement.nodes(), [](auto node) { return node > 0; });
+bool has_tiers(const FittingProblem& problem) {
+  return problem.room.has_nodes();
 }
 
-class Search {
- public:
-  Search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead)
-      : problem_(problem), units_(units), device_ahead_(device_ahead), trial_(problem, room) {
-    if (!room.has_nodes()) return;
-    policies_ = distribution_policies(problem.rates, room.nodes.size(), problem.budget.has_path());
-    policies_aside_ = policies_aside(policies_, room.nodes.size());
-  }
+/// Gradients and boundary activations lie aside where that may make room which is wanted: all of memory is too small,
+/// or the first tier, so that states lie on a slower one.
+void compare_tiers(const FittingProblem& problem, const Fitting& from, FittingComparison& comparison,
+                   const FittingSearch& below) {
+  const auto nodes = problem.room.nodes.size();
+  const auto compare = [&](const DistributionPolicy& policy) {
+    auto start = from;
+    start.tiers = policy;
+    below.run_from(start);
+    if (const auto fastest = comparison.fastest_on(policy)) comparison.list(Axis::memory_tiers, *fastest);
+  };
+  const auto policies = distribution_policies(problem.problem.rates, nodes, problem.problem.budget.has_path());
+  std::ranges::for_each(policies, compare);
+  if (comparison.ample() && !comparison.uses_later_tier()) return;
+  std::ranges::for_each(policies_aside(policies, nodes), compare);
+  if (!comparison.any() || comparison.best_values().tiers->aside.empty()) return;
+  compare(over_all_tiers(*comparison.best_values().tiers, nodes));
+}
 
-  std::optional<Found> run() {
-    auto best = best_policy();
-    if (!best.any()) return std::nullopt;
-    Found out;
-    trial_.distribute_by(best.policy);
-    lay_out(best.placement, best.level);
-    if (best.policy != nullptr) trial_.choose(Axis::memory_tiers, words_of(*best.policy));
-    if (best.policy == nullptr) trial_.choose(Axis::lookahead, words_of(best.level, best.kept));
-    out.early_saves = choose_early(problem_, trial_, best.placement, at(best.level));
-    lengthen(best);
-    out.ample = trial_.ample();
-    out.compared = trial_.take_compared();
-    out.laid_out = trial_.take();
+/// Units that can stay at the level of `from`, which are laid out then. None: not even the least has room.
+std::optional<std::size_t> most_kept(const FittingProblem& problem, const Fitting& from, FittingComparison& comparison,
+                                     std::size_t guess) {
+  const auto& units = problem.units;
+  const auto keep = [&](std::size_t count) {
+    auto out = from;
+    out.kept = count;
     return out;
+  };
+  const auto fits = [&](std::size_t count) { return comparison.lay_out(keep(count)); };
+  if (fits(guess) && guess == units.free()) return guess;
+  const auto most = units.bytes(guess) + problem.room.arena;
+  const auto near = units.about(most - std::min(most, comparison.arena_bytes(keep(guess))));
+  const auto count = bisect_from(near, units.free(), fits);
+  return count > 0 || fits(0) ? std::optional(count) : std::nullopt;
+}
+
+bool is_always_open(const FittingProblem& /*problem*/) {
+  return true;
+}
+
+/// Compares the levels of lookahead, each beside as many units as have room then. With one tier of memory they are
+/// listed; with several the tiers are.
+void compare_lookahead(const FittingProblem& problem, const Fitting& from, FittingComparison& comparison,
+                       const FittingSearch& /*below*/) {
+  auto now = from;
+  now.kept = problem.units.about(problem.room.arena);
+  bool is_first = true;
+  for (const auto level : kLevels) {
+    now.level = level;
+    const auto kept = most_kept(problem, now, comparison, now.kept);
+    if (!kept) continue;
+    now.kept = *kept;
+    const bool all = *kept == problem.units.free();
+    if (all && is_first && !from.tiers) return comparison.lead(now);
+    comparison.add(now);
+    if (!from.tiers) comparison.list(Axis::lookahead, now);
+    if (all) return;  // less lookahead can keep no more, and lengthen() makes the same of it
+    is_first = false;
   }
+}
 
- private:
-  [[nodiscard]] Lookahead at(std::uint32_t level) const { return lookahead_at(problem_, level, device_ahead_); }
-  bool lay_out(const Placement& placement, std::uint32_t level) { return trial_.lay_out(placement, at(level)); }
+constexpr std::array<FittingSearch::Row, 3> kRows = {{
+    {.axis = Axis::memory_tiers, .is_open = has_tiers, .compare = compare_tiers, .below = 1},
+    {.axis = Axis::lookahead, .is_open = is_always_open, .compare = compare_lookahead},
+    {.axis = Axis::early_updates, .is_open = has_open_early, .compare = compare_early},
+}};
 
-  /// Gradients and boundary activations lie aside where that may make room which is wanted: all of memory is too small,
-  /// or the first tier, so that states lie on a slower one.
-  Choice best_policy() {
-    Choice best;
-    for (const auto& policy : policies_) try_policy(&policy, best);
-    if (policies_.empty()) try_policy(nullptr, best);
-    if (trial_.ample() && !uses_later_tier(best.placement)) return best;
-    for (const auto& policy : policies_aside_) try_policy(&policy, best);
-    if (!best.any() || best.policy == nullptr || best.policy->aside.empty()) return best;
-    over_all_ = over_all_tiers(*best.policy, trial_.room().nodes.size());
-    try_policy(&over_all_, best);
-    return best;
-  }
+/// Lengthens the lookahead of the best plan while there is room.
+void lengthen(const FittingProblem& problem, FittingComparison& comparison) {
+  const auto& best = comparison.best_values();
+  const auto chunks = problem.problem.layout.chunks().size();
+  const auto most = chunks > best.level ? chunks - best.level : 0;
+  const auto fits = [&](std::size_t more) {
+    auto longer = best;
+    longer.longer = static_cast<std::uint32_t>(more);
+    return comparison.lay_out(longer);
+  };
+  if (most > 0 && !fits(most)) bisect_from<std::size_t>(1, most - 1, fits);  // what is left is little, as a rule
+}
 
-  void try_policy(const DistributionPolicy* policy, Choice& best) {
-    trial_.distribute_by(policy);
-    auto now = fastest();
-    if (now.any() && policy != nullptr) trial_.list(Axis::memory_tiers, words_of(*policy), now.seconds);
-    if (now.any() && (!best.any() || now.seconds < kWorthIt * best.seconds)) best = std::move(now);
-  }
-
-  Choice fastest() {
-    Choice best;
-    auto guess = units_.about(trial_.room().arena);
-    for (const auto level : kLevels) {
-      const auto kept = most_kept(level, guess);
-      if (!kept) continue;
-      guess = *kept;
-      const auto& last = trial_.last();
-      const bool all = *kept == units_.free(), only = all && !best.any() && policies_.empty();
-      const auto seconds = only ? 0 : seconds_at(level, *kept);
-      Choice now{last.placement, level, seconds, traffic_of(last.schedule).on_paths(), trial_.policy(), *kept};
-      if (!best.any() || now.better_than(best)) best = std::move(now);
-      if (all) break;  // less lookahead can keep no more, and lengthen() makes the same of it
-    }
-    return best;
-  }
-
-  /// Seconds of a step at this level. With one tier of memory they are listed; with several the tiers are.
-  double seconds_at(std::uint32_t level, std::size_t kept) {
-    if (!policies_.empty()) return trial_.step_seconds();
-    return trial_.compare(Axis::lookahead, words_of(level, kept));
-  }
-
-  [[nodiscard]] std::string words_of(std::uint32_t level, std::size_t kept) const {
-    return text(level, level == 1 ? " chunk" : " chunks", " ahead, ", kept, " of ", units_.free(),
-                " parts stay in memory");
-  }
-
-  [[nodiscard]] std::string words_of(const DistributionPolicy& policy) const {
-    const auto& nodes = problem_.budget.nodes;
-    const auto names = [&](const std::vector<std::uint16_t>& of) {
-      std::string out;
-      for (const auto node : of) out += (out.empty() ? "" : ", ") + nodes[node].name();
-      return out;
-    };
-    return text(names(policy.nodes), policy.fill ? " one after the other" : "",
-                policy.aside.empty() ? "" : text("; gradients and boundary activations on ", names(policy.aside)));
-  }
-
-  /// Units that can stay, which are laid out then; none: not even the least has room.
-  std::optional<std::size_t> most_kept(std::uint32_t level, std::size_t guess) {
-    const auto fits = [&](std::size_t n) { return lay_out(units_.place(n), level); };
-    if (fits(guess) && guess == units_.free()) return guess;
-    const auto most = units_.bytes(guess) + trial_.room().arena;
-    const auto units = bisect_from(units_.about(most - std::min(most, trial_.asked())), units_.free(), fits);
-    return units > 0 || fits(0) ? std::optional(units) : std::nullopt;
-  }
-
-  void lengthen(const Choice& best) {
-    const auto chunks = problem_.layout.chunks().size();
-    const auto most = chunks > best.level ? chunks - best.level : 0;
-    const auto fits = [&](std::size_t more) {
-      return lay_out(best.placement, best.level + static_cast<std::uint32_t>(more));
-    };
-    if (most > 0 && !fits(most)) bisect_from<std::size_t>(1, most - 1, fits);  // what is left is little, as a rule
-  }
-
-  const Problem problem_;
-  const Units& units_;
-  const std::uint32_t device_ahead_;
-  std::vector<DistributionPolicy> policies_, policies_aside_;
-  DistributionPolicy over_all_;
-  Trial trial_;
-};
+/// Seconds of a step that early updates of the best plan save.
+double early_saves(FittingComparison& comparison) {
+  auto none = comparison.best_values();
+  if (none.early == 0) return 0;
+  const auto seconds = comparison.predict(none).step_seconds;
+  none.early = 0;
+  return comparison.predict(none).step_seconds - seconds;
+}
 
 /// True if the weights and states of this process exceed the memories of host and device together.
 bool exceeds_memory(const Problem& problem) {
@@ -197,7 +153,7 @@ std::size_t share_of(const std::optional<double>& share, std::size_t all) noexce
 }
 
 Decisions read_requested_decisions(const Problem& problem) {
-  Decisions out{.own_weights = problem.budget.own_weights};
+  Decisions out{.own_weights = problem.budget.own_weights, .durability = problem.durability()};
   if (!problem.budget.device) return out;
   out.blocks = read_requested_updates(problem);
   out.applies_changes = problem.budget.device->applies_changes.value_or(false);
@@ -245,8 +201,23 @@ bool spills(const Problem& open) {
       kLevels, [&](std::uint32_t level) { return trial.lay_out(most, lookahead_at(problem, level, ahead)); });
 }
 
+std::span<const FittingSearch::Row> fitting_rows() noexcept {
+  return kRows;
+}
+
 std::optional<Found> search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead) {
-  return Search(problem, units, room, device_ahead).run();
+  const FittingProblem fitting{problem, units, room, device_ahead};
+  FittingComparison comparison(fitting);
+  FittingSearch(fitting, kRows, comparison).run_from({});
+  if (!comparison.any()) return std::nullopt;
+  Found out;
+  out.early_saves = early_saves(comparison);
+  comparison.lay_out(comparison.best_values());
+  lengthen(fitting, comparison);
+  out.ample = comparison.ample();
+  out.compared = comparison.take_compared();
+  out.laid_out = comparison.take();
+  return out;
 }
 
 }  // namespace spillway::plan

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "spillway/plan/axes.h"
 #include "spillway/plan/device_choice.h"
-#include "spillway/plan/trial.h"
-#include "spillway/plan/units.h"
+#include "spillway/plan/fitting.h"
 
 namespace spillway::plan {
 
@@ -41,6 +40,9 @@ struct Found {
   bool ample = false;      ///< whatever was tried had room
   std::vector<Compared> compared = {};
 };
+
+/// The axes of the inner decisions (fitting.h), in the order of the search.
+[[nodiscard]] std::span<const FittingSearch::Row> fitting_rows() noexcept;
 
 /// For each lookahead the most that can stay; of these the fastest, and of equals the one that moves least. With
 /// several NUMA nodes the fastest way to distribute what stays to them, of which a later one is worth it from a percent

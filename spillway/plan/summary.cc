@@ -175,7 +175,8 @@ std::vector<PlannedDecision> summarize_decisions(const Plan& plan) {
   for (std::size_t axis = 0; axis < kAxes.size(); ++axis) {
     const auto compared = plan.compared_on(static_cast<Axis>(axis));
     if (compared.size() < 2) continue;
-    auto& decision = out.emplace_back(PlannedDecision{kAxes[axis].name, kAxes[axis].title});
+    const auto& [name, title, reason, is_shared] = kAxes[axis];
+    auto& decision = out.emplace_back(PlannedDecision{name, title, reason});
     for (const auto& it : compared) {
       PlannedValue value{.value = it.value, .fits = it.fits, .chosen = it.chosen};
       if (it.fits) {

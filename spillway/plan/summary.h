@@ -94,7 +94,8 @@ struct PlannedValue {
 /// An axis of which values were compared (axes.h).
 struct PlannedDecision {
   std::string name;
-  std::string title;  ///< for people
+  std::string title;   ///< for people
+  std::string reason;  ///< the tradeoff that makes it an axis
   std::vector<PlannedValue> compared = {};
 };
 

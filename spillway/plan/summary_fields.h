@@ -70,6 +70,7 @@ inline constexpr auto kFields<plan::PlannedValue> =
 template <>
 inline constexpr auto kFields<plan::PlannedDecision> = std::tuple(Field("name", &plan::PlannedDecision::name),
                                                                   Field("title", &plan::PlannedDecision::title),
+                                                                  Field("reason", &plan::PlannedDecision::reason),
                                                                   Field("compared", &plan::PlannedDecision::compared));
 
 template <>

@@ -4,7 +4,6 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/aside.h"
-#include "spillway/plan/traffic.h"
 
 namespace spillway::plan {
 
@@ -79,26 +78,6 @@ Simulation Trial::prediction() {
   simulated_ = last_.schedule;
   add_reuse_dependencies(simulated_);
   return predict(problem_, simulated_);
-}
-
-double Trial::compare(Axis axis, const std::string& value) {
-  const auto seconds = step_seconds();
-  list(axis, value, seconds);
-  return seconds;
-}
-
-void Trial::list(Axis axis, const std::string& value, double seconds) {
-  const auto moved = traffic_of(last_.schedule);
-  const auto is_same = [&](const Compared& it) { return it.axis == axis && it.value == value; };
-  if (std::ranges::none_of(compared_, is_same)) {
-    compared_.push_back({axis, value, problem_.decisions, true, seconds, moved.on_paths() + moved.on_link()});
-  }
-}
-
-void Trial::choose(Axis axis, const std::string& value) {
-  for (auto& it : compared_) {
-    if (it.axis == axis) it.chosen = it.value == value;
-  }
 }
 
 }  // namespace spillway::plan

@@ -1,11 +1,9 @@
 // One placement, laid out: whether it has room, and what it comes to.
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "spillway/plan/axes.h"
 #include "spillway/plan/device_workspace.h"
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/prediction.h"
@@ -33,7 +31,6 @@ class Trial {
   /// How what stays is distributed to NUMA nodes from now on; null, as at first: there is one node. It must outlive
   /// that.
   void distribute_by(const DistributionPolicy* policy) noexcept { policy_ = policy; }
-  [[nodiscard]] const DistributionPolicy* policy() const noexcept { return policy_; }
 
   /// Lays a placement out; false when it has no room, and then what was laid out before stays.
   bool lay_out(const Placement& placement, const Lookahead& lookahead);
@@ -47,12 +44,6 @@ class Trial {
   [[nodiscard]] LaidOut take() noexcept { return std::move(last_); }
   [[nodiscard]] Simulation prediction();  ///< of it
   [[nodiscard]] double step_seconds() { return prediction().step_seconds; }
-  /// Lists it as the plan with that value of an axis, and returns its seconds.
-  double compare(Axis axis, const std::string& value);
-  void list(Axis axis, const std::string& value, double seconds);
-  /// Marks the value that was chosen of those listed for an axis.
-  void choose(Axis axis, const std::string& value);
-  [[nodiscard]] std::vector<Compared> take_compared() noexcept { return std::move(compared_); }
 
   [[nodiscard]] const Room& room() const noexcept { return room_; }
 
@@ -68,7 +59,6 @@ class Trial {
   bool ample_ = true;
   Bytes asked_ = 0;
   LaidOut last_;
-  std::vector<Compared> compared_;
   Schedule simulated_;  ///< a copy of the last one that was predicted, whose memory is used again
 };
 

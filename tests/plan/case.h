@@ -21,7 +21,7 @@ struct Case {
   }
 
   [[nodiscard]] Problem problem(Durability durability = Durability::none) const {
-    return {description, layout, budget, rates, durability};
+    return {description, layout, budget, rates, {.durability = durability}};
   }
 
   Description description;

@@ -60,17 +60,20 @@ TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   it.budget.clipping = false;
   const auto problem = it.problem();
   const Units units(problem);
-  Trial trial(problem, {.arena = 1 * GiB});
-  auto placement = units.place(0);
-  ASSERT_TRUE(trial.lay_out(placement, lookahead_at(problem, 1, 1)));
-  const auto order = early_order(it.layout, trial.last());
+  const Room room{.arena = 1 * GiB};
+  const FittingProblem fitting{problem, units, room, 1};
+  FittingComparison comparison(fitting);
+  const Fitting deferred{.level = 1};
+  ASSERT_TRUE(comparison.lay_out(deferred));
+  const auto order = comparison.early_order(deferred);
   ASSERT_FALSE(order.empty());
-  choose_early(problem, trial, placement, lookahead_at(problem, 1, 1));
+  ASSERT_TRUE(has_open_early(fitting));
+  compare_early(fitting, deferred, comparison, {fitting, {}, comparison});
+  ASSERT_TRUE(comparison.lay_out(comparison.best_values()));
+  const auto placement = comparison.take().placement;
   for (const auto c : order) EXPECT_EQ(placement[c].when, When::early);
   it.budget.update_schedule = Updates::deferred;
-  placement = units.place(0);
-  EXPECT_EQ(choose_early(problem, trial, placement, lookahead_at(problem, 1, 1)), 0);
-  EXPECT_EQ(placement, units.place(0));
+  EXPECT_FALSE(has_open_early(fitting));
 }
 
 ErrorCode refused(const Problem& problem) {

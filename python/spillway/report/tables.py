@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from spillway.base.sizes import decimal, duration, pace, size, used_up
 from spillway.machine import products
@@ -197,7 +198,10 @@ def decisions_table(plan: Plan) -> Table | None:
         table.add_column(name, overflow="fold")
     for decision in plan["decisions"]:
         chosen = [value for value in decision["compared"] if value["chosen"]]
-        table.add_row(decision["title"], "; ".join(map(compared_value, chosen[:1])), alternatives(decision["compared"]))
+        title = Text(decision["title"])
+        if decision.get("reason"):
+            title.append("\n" + decision["reason"], style="dim")
+        table.add_row(title, "; ".join(map(compared_value, chosen[:1])), alternatives(decision["compared"]))
     return table
 
 

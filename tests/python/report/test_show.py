@@ -87,12 +87,14 @@ def test_decisions_are_listed_with_what_their_alternatives_would_cost() -> None:
     assert tables.decisions_table(PLAN) is None
     compared = [value("28 layers kept", None), value("0 layers kept", 4.0), value("3 layers kept", 2.0, True)]
     compared += [value(f"{layers} layers kept", 3.0 + layers) for layers in (4, 5, 6)]
-    plan = PLAN | {"decisions": [{"name": "saved_activations", "title": "saved activations", "compared": compared}]}
+    decision = {"name": "saved_activations", "title": "saved activations", "reason": "It skips recomputation."}
+    plan = PLAN | {"decisions": [decision | {"compared": compared}]}
     console = Console(width=120, record=True, file=io.StringIO())
     tables.show_plan(console, plan)
     text = console.export_text()
     assert "3 layers kept: 2.0 s │ 0 layers kept: 4.0 s" in text
     assert "1 more in plan.json" in text, "four of five are listed"
+    assert "It skips recomputation." in text, "the axis has a reason"
     assert tables.alternatives(compared[:2]) == "0 layers kept: 4.0 s\n28 layers kept: does not fit"
 
 
