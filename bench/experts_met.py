@@ -57,12 +57,12 @@ def read_tokens(folder: Path, seed: int) -> torch.Tensor:
     return torch.tensor([token for text in texts for token in tokenizer.encode(text).ids])
 
 
-def make_model(experts: int, top: int, layers: int) -> Qwen3MoeForCausalLM:
+def make_model(experts: int, top: int, layers: int, width: int = 96) -> Qwen3MoeForCausalLM:
     config = Qwen3MoeConfig(
         vocab_size=VOCABULARY,
         hidden_size=256,
         intermediate_size=512,
-        moe_intermediate_size=96,
+        moe_intermediate_size=width,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,

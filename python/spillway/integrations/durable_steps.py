@@ -83,7 +83,7 @@ class DurableSteps(StreamedSession):
             opened = open_run(config, self._world, LOGGER.warning)
             run = DurableRun(opened, saves(self), rows, self._saving(config))
             self._streamed = run.open(self._plan_session)
-        self._run, self._over = run, False
+        self._session_run, self._run, self._over = opened, run, False
         weakref.finalize(self, self._streamed.close)
         return run
 

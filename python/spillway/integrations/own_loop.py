@@ -33,7 +33,6 @@ from spillway.integrations.own_loop_run import OwnRun
 from spillway.output import checkpoints, left, saved, unsaved
 from spillway.output.summary import perplexity
 from spillway.run.leaving import close_after_failure, close_all, close_in_order
-from spillway.run.protocol import StartPoint
 from spillway.run.world import interleaved, joined
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Session(OwnRun):
             close_after_failure(self._world, self._let_go, is_announced=lambda: self._world.ended),
         ):
             if self._run is None:
-                self._engine.start(StartPoint())
+                self._session_run.restore(self._engine)
             else:
                 self._begin(self._run)
         self._tell_notices()
@@ -234,7 +233,7 @@ class Session(OwnRun):
             return ""
         try:
             self._left = True
-            return "; " + unsaved.leave(self._engine, self._config, self._run.output_dir, self._state.moving())
+            return "; " + self._run.leave_state(self._engine, self._state.moving())
         except Exception as error:
             return f"; it cannot stay on a storage path: {unsaved.why(error)}"
 

@@ -30,7 +30,7 @@ from spillway.integrations.own_loop_parts import (
 from spillway.machine import products
 from spillway.model.batches.batch import WorkShape
 from spillway.model.source import hub
-from spillway.output import identity, state
+from spillway.output import state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, summary
@@ -39,8 +39,8 @@ from spillway.run import beginning, rates, room
 from spillway.run.alike import places
 from spillway.run.leaving import close_all
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, StepResult
-from spillway.run.run import Run, open_run
+from spillway.run.protocol import StartPoint, StepResult
+from spillway.run.run import Run, open_run, open_unrecorded_run
 from spillway.run.trial_save import try_save
 from spillway.run.world import World, ended_together
 
@@ -60,6 +60,7 @@ class OwnRun:
     _shape: WorkShape
     _engine: EngineSession
     _run: Run | None  # None without an output_dir
+    _session_run: Run  # `_run`, or one that keeps no record
     _state: RunState
     _display: Display
     _lock: DirectoryLock | None  # the lock of output_dir; None without one
@@ -144,15 +145,17 @@ class OwnRun:
         from spillway.run.session import EngineSession
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
+        saving, most = None, 0
         if self._run is None:
-            keeping = Keeping(self._world.agreed(lambda: identity.new(Path.cwd()).run))
+            self._session_run = open_unrecorded_run(config, self._world, StartPoint())
         else:
-            start, saving = self._run.start, None
+            start, self._session_run = self._run.start, self._run
             self._run.config = self._config
             if self._world.leads:
                 saves = [self._run.alone]
                 saving = room.estimate_saving(config, start, self._state.step, saves, rows=config.max_steps)
-            keeping = self._run.keep(len(self._run.manifests()), saving)
+            most = len(self._run.manifests())
+        keeping = self._session_run.keep(most, saving)
         own = None
         if self._module is not None:
             from spillway.model.source.own import OwnConfig

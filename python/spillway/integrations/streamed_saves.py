@@ -12,16 +12,13 @@ from typing import Any
 
 import torch
 
-from spillway.base.files import replace_text
-from spillway.errors import InputError
 from spillway.integrations.durable import SAVING, keep_newest, payload, saving
 from spillway.integrations.loading import LOGGER
 from spillway.integrations.streamed_session import StreamedSession
 from spillway.model.source import hub
 from spillway.model.source.source import DTYPES, copy_processors, set_dtype
-from spillway.output import checkpoints, identity, saved, unsaved, volumes
+from spillway.output import checkpoints, saved, unsaved
 from spillway.output.position import random_name
-from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE
 from spillway.run.trial_save import Save, try_files
 
@@ -119,15 +116,10 @@ class StreamedSaves(StreamedSession):
             raise
 
     def _leave(self) -> str:
-        session, output_dir = self.session, Path(self.args.output_dir)
-        config = session.config
-        state: dict[str, Any] = {}
+        session, position = self.session, self._run.position if self._run is not None else None
+        assert self._session_run is not None
         try:
-            if self._run is None:
-                name_run(session, output_dir)
-            elif self._run.position is not None:
-                state = payload(self._run.position)
-            words = unsaved.leave(session, config, output_dir, state)
+            words = self._session_run.leave_state(session, payload(position))
             self._left = True
             return f"The step is not saved, but {words}"
         except Exception as error:
@@ -217,19 +209,3 @@ class StreamedSaves(StreamedSession):
         if hasattr(schedule, "get_last_lr"):
             for group, rate in zip(self.optimizer.param_groups, schedule.get_last_lr(), strict=True):
                 group["lr"] = rate
-
-
-def name_run(session: EngineSession, output_dir: Path) -> None:
-    """Writes the files by which `spillway export` finds the state that a run without durable steps leaves on its
-    paths."""
-    if not volumes.present(session.config.paths):
-        raise InputError("nothing of this run lies on a storage path")
-    known = identity.load(output_dir)
-    if known is not None and known.durability != "none":
-        raise InputError(f"output_dir: {output_dir} is that of another run")
-    known = identity.new(output_dir)
-    known.run = session.run
-    (output_dir / identity.FOLDER).mkdir(parents=True, exist_ok=True)
-    replace_text(output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
-    replace_text(output_dir / "config.yaml", session.config.text())
-    known.save(output_dir)  # the last, since it flushes the directories

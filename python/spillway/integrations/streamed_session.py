@@ -34,12 +34,13 @@ from spillway.model.checkpoint.freeze import frozen_names
 from spillway.model.head.objective import Choice
 from spillway.model.head.preference import objective_of
 from spillway.model.source.source import is_classifier
-from spillway.output import identity, left, state
+from spillway.output import left, state
 from spillway.output.directory_lock import DirectoryLock
 from spillway.run.alike import places, same
 from spillway.run.beginning import lock_directory
 from spillway.run.leaving import close_after_failure, close_all, close_in_order
 from spillway.run.protocol import Keeping, Saving, StartPoint
+from spillway.run.run import Run, open_unrecorded_run
 from spillway.run.session import EngineSession
 from spillway.run.start_points import STATE, read_counts
 from spillway.run.world import World, ended_together
@@ -57,6 +58,7 @@ class StreamedSession:
     _pairs: referred.Referred | alone.Unreferred | ranked.Ranked | grouped.Grouped | classified.Classified | None
     _told: TrlLog | None  # of a trainer of TRL's
     _streamed: EngineSession | None
+    _session_run: Run | None  # the run of the open session
     _run: DurableRun | None  # while steps are durable
     _from: Path | None  # a checkpoint to open the session with
     _with_state: bool  # optimizer state and all
@@ -105,7 +107,7 @@ class StreamedSession:
         if self._run is not None and self._all_is_saved():
             self._run.run.give_up_volumes(self._streamed)
         self._streamed.close()
-        self._streamed = self._run = None
+        self._streamed = self._session_run = self._run = None
 
     def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
         """The current model's logits, [rows, positions, vocabulary], for the `last` positions of every row; 0: all.
@@ -185,7 +187,7 @@ class StreamedSession:
         alone = threading.Timer(ALONE_AFTER, end)
         alone.daemon = True
         alone.start()
-        session, self._streamed, self._run = self._streamed, None, None
+        session, self._streamed, self._session_run, self._run = self._streamed, None, None, None
         close_all(*([] if session is None else [session.close]), self._unlock)
 
     @property
@@ -224,10 +226,10 @@ class StreamedSession:
                 start_point = StartPoint(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
-            run = self._world.agreed(lambda: identity.new(Path(self.args.output_dir)).run)
-            session = self._plan_session(config, Keeping(run, saving=self._saving(config)))
+            self._session_run = run = open_unrecorded_run(config, self._world, start_point)
+            session = self._plan_session(config, run.keep(0, self._saving(config)))
             with close_after_failure(self._world, session.close):
-                session.start(start_point)
+                run.restore(session)
         weakref.finalize(self, session.close)
         return session
 

@@ -59,7 +59,8 @@ class StreamedTraining(StreamedSteps, DurableSteps, StreamedSaves):
             ranked.check(positional[0] if positional else named.get("model"))
         elif classified.is_for(type(self), positional[0] if positional else named.get("model")):
             self._pairs = classified.Classified()
-        self._streamed = self._from = self._sizes = self._items = self._run = self._saving_in = self._lock = None
+        self._streamed = self._session_run = self._run = self._from = self._sizes = self._items = None
+        self._saving_in = self._lock = None
         self._with_state = self._over = self._left = self._in_step = self._has_trained = False
         self._samples, self._shares = [], []
         self._norm = torch.zeros(())

@@ -358,7 +358,7 @@ class Loop:
             self.session.stand_alone()
             return self.save_elsewhere() or self.save_model_alone() or lost
         try:
-            words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
+            words = self.run.leave_state(self.session, self.state.moving())
             return f"{step} is not saved, but {words}"
         except Exception as error:
             if self.session.planned.durability != "none":

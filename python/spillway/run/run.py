@@ -1,5 +1,9 @@
 """A run from its opening to its end. `spillway train`, a Session, a Trainer and TRL's trainers open a `Run`, begin it,
-save in it and close it."""
+save in it and close it.
+
+A Trainer without durable steps and a Session without an `output_dir` open a run that keeps no record
+(`open_unrecorded_run`). It has nothing to begin in a directory: its session starts, and ends with the process.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from typing import Any
 from spillway import report
 from spillway.base.files import replace_text, write_json
 from spillway.config import Config
+from spillway.errors import InputError
 from spillway.model.source import hub
-from spillway.output import checkpoints, directory, identity, known_runs, state, volumes
+from spillway.output import checkpoints, directory, identity, known_runs, state, unsaved, volumes
 from spillway.output.base_files import BASE, read_fingerprint
 from spillway.output.directory import Start
 from spillway.output.displaced import VolumeDisplaced
@@ -22,7 +27,7 @@ from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.report.plot import plot_apart
 from spillway.run.lines import Lines, checkpoints_alone, volumes_of
-from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol
+from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol, StartPoint
 from spillway.run.trackers import Trackers
 from spillway.run.world import OneProcess, World
 
@@ -41,6 +46,7 @@ class Run:
     also: Sequence[str] = ()  # further places of its volumes
     metrics: Metrics | NoMetrics = field(default_factory=NoMetrics)
     records: bool = False  # True from `open_metrics` on
+    start_point: StartPoint | None = None  # of a run that keeps no record; None: `start` and the paths say it
 
     def __post_init__(self) -> None:
         self.lines = Lines(self.identity, self.output_dir, self.config.paths, self.world, self.also)
@@ -91,6 +97,8 @@ class Run:
     def restore(self, session: SessionProtocol, tell: hub.Tell | None = None) -> Recovery | None:
         """Starts the session at the last durable step, at a checkpoint, or with the model's weights. None: no step was
         recovered from the storage paths."""
+        if self.start_point is not None:
+            return session.start(self.start_point)
         self.identity.durability, self.identity.stands_alone = session.planned.durability, False
         hub.fetch_weights(self.config, tell)
         fixed = self.identity.fixed
@@ -136,7 +144,7 @@ class Run:
     def write_description(self, session: SessionProtocol) -> None:
         """Writes the files that describe a run before its first step. The identity comes last, since it flushes the
         directories."""
-        (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        (self.output_dir / identity.FOLDER).mkdir(parents=True, exist_ok=True)
         replace_text(self.output_dir / identity.DESCRIPTION, session.description.to_json() + "\n")
         replace_text(self.output_dir / identity.SETTINGS, session.settings.to_json() + "\n")
         replace_text(self.output_dir / "config.yaml", self.config.text())
@@ -175,6 +183,18 @@ class Run:
             session.stand_alone()
             save()
         raise VolumeDisplaced(volumes, alone)
+
+    def leave_state(self, session: SessionProtocol, state: dict[str, Any]) -> str:
+        """Leaves a state that could not be saved on the storage paths, with what `spillway export` finds it by. Returns
+        words that say where it is and what to do."""
+        if self.start_point is not None:
+            if not volumes.present(self.config.paths):
+                raise InputError("nothing of this run lies on a storage path")
+            known = identity.load(self.output_dir)
+            if known is not None and known.durability != "none":
+                raise InputError(f"output_dir: {self.output_dir} is that of another run")
+            self.write_description(session)
+        return unsaved.leave(session, self.config, self.output_dir, state)
 
     def write_checkpoint(self, session: SessionProtocol, step: int, fill: Callable[[Path], None]) -> Path:
         """Writes checkpoint-STEP, which `fill` makes of an empty directory. Returns its place."""
@@ -241,3 +261,11 @@ def find_start(config: Config, there: list[Path], others: list[Path]) -> tuple[S
     start = directory.decide(config, there, others)
     known = known_runs.load_identity(start.output_dir, config.overwrite, config.paths)
     return start, known or identity.new(start.output_dir)
+
+
+def open_unrecorded_run(config: Config, world: World, start_point: StartPoint) -> Run:
+    """A run that keeps no record and ends with its process. `output_dir` gets what its caller saves, and other runs may
+    have saved there."""
+    output_dir = Path(config.output_dir or Path.cwd())
+    start = Start(output_dir, start_point.checkpoint, paths=config.paths)
+    return Run(config, start, world.agreed(lambda: identity.new(output_dir)), world, start_point=start_point)

@@ -14,6 +14,7 @@ import spillway
 import tiny
 from needs import package
 from spillway._engine import StepUpdate
+from spillway.cli import main
 from spillway.errors import SpillwayError
 from spillway.output.directory_lock import is_held
 from spillway.run.leaving import close_after_failure, close_all, close_in_order
@@ -244,3 +245,65 @@ def test_a_close_that_fails_keeps_none_from_its_turn() -> None:
     assert raised.value.errno == 1 and turns == [1, 2, 3]
     close_all(lambda: fail(4), lambda: turns.append(5))
     assert turns[3:] == [4, 5]
+
+
+# ---- runs that keep no record
+
+
+def names(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir()} if place.is_dir() else set()
+
+
+def test_trainer_without_durable_steps_leaves_only_what_it_saves(given: Path, tmp_path: Path) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from test_trainer import streamed
+
+    out, storage = tmp_path / "out", tmp_path / "storage"
+    trainer = streamed(given, out, storage, max_steps=2, save_strategy="steps", save_steps=2, num_train_epochs=1)
+    before = trainer.evaluate()["eval_loss"]
+    assert names(storage) and not names(out)
+    for _ in range(2):
+        trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before
+    trainer.close()
+    assert names(out) == {"checkpoint-2"} and not names(storage)
+    resumed = streamed(given, out, storage, max_steps=4, save_strategy="no")
+    assert resumed.train(resume_from_checkpoint=True).global_step == 4
+    resumed.close()
+    assert names(out) == {"checkpoint-2"} and not names(storage)
+
+
+def test_failed_save_of_a_trainer_without_durable_steps_leaves_a_state_that_export_writes(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from test_trainer import streamed
+
+    out, saved, exported = tmp_path / "out", tmp_path / "saved", tmp_path / "exported"
+    trainer = streamed(given, out, tmp_path / "storage", max_steps=2)
+    trainer.train()
+    trainer.save_model(str(saved))
+    with monkeypatch.context() as failing:
+        failing.setattr(EngineSession, "save_model", refuse_a_save)
+        with pytest.raises(OSError, match=WORDS):
+            trainer.save_model()
+    trainer.close()
+    assert f"spillway export --output_dir {out} --to DIR" in caplog.text
+    assert main(["export", "--output_dir", str(out), "--to", str(exported)]) == 0
+    assert (exported / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes()
+
+
+def refuse_a_save(session: EngineSession, place: Path) -> None:
+    raise OSError(28, WORDS)
+
+
+def test_session_without_output_dir_leaves_nothing(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make(tmp_path / "here"))
+    values = {**keys(given, tmp_path, False), "output_dir": None, "durability": None}
+    with spillway.Session(**values) as session:
+        ids = torch.randint(5, 60, (2, 64), generator=torch.Generator().manual_seed(1))
+        session.step([{"input_ids": ids, "labels": ids}])
+        assert names(tmp_path / "storage")
+    assert not names(tmp_path / "here") and not names(tmp_path / "storage")
