@@ -267,9 +267,8 @@ def read_products(machine: str) -> str:
 def read_drive(machine: str) -> str:
     """The rates of its drive that a profile assumes."""
     path = json.loads((PROFILES / f"{machine}.json").read_text(encoding="utf-8"))["paths"][0]
-    return (
-        f"reads {path['read_bytes_per_second'] / 1e9:.1f} GB/s and writes {path['write_bytes_per_second'] / 1e9:.1f} GB/s"
-    )
+    reads, writes = (path[f"{way}_bytes_per_second"] / 1e9 for way in ("read", "write"))
+    return f"reads {reads:.1f} GB/s and writes {writes:.1f} GB/s"
 
 
 def list_shares(shape: str) -> list[str]:
@@ -354,8 +353,9 @@ def page(rows: list[Row]) -> str:
         "  reached this share in a full step of 1.5B ([measured shares](#measured-shares)). No GPU has timed a step of",
         "  LoRA or QLoRA, so the derived numbers of both methods rest on full steps.",
         "- A cell of a GPU without italics waits for a drive even at 15 %, so the planned time stands.",
-        f"- The RTX 4090's profile assumes a drive that {read_drive('rtx-4090')}, by common data sheets. No GPU step with",
-        "  a drive was timed. The plans and the derived numbers assume these rates without a pause, beside compute.",
+        f"- The RTX 4090's profile assumes a drive that {read_drive('rtx-4090')}, by common data sheets.",
+        "  No GPU step with a drive was timed. The plans and the derived numbers assume these rates without a pause,",
+        "  beside compute.",
         "- `600 TB last 3 days`: at the planned rate, a drive rated for 600 TB is worn out after three days of",
         "  training without a pause. If a machine has two drives, 600 TB is the sum of both ratings.",
         "- [The smallest GPU memory](gpu-memory.md) has rows of 4,096 and 8,192 tokens, and smaller cards.",
@@ -365,6 +365,8 @@ def page(rows: list[Row]) -> str:
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
+        "- No GPU has run 30B-A3B. On CPUs the plans of its steps were far off ([how",
+        "  far](results.md#plans-beside-measured-steps)).",
         "- The `comment` of each profile states its assumptions, such as the rates of matrix multiplications and of",
         "  drives.",
         "- Drives hold optimizer states. They also hold saved activations if a drive is faster than recomputing them.",
@@ -374,8 +376,8 @@ def page(rows: list[Row]) -> str:
         "- Drive space includes the copies that make steps durable. Checkpoints in `output_dir` come on top.",
         "- Plans assume that all of the GPU's memory is free. The driver and a desktop take part of it, and then the",
         "  plan changes.",
-        f"- The H100's profile has one drive that {read_drive('h100')}. Full training beyond its DRAM waits for that",
-        "  drive. A faster drive shortens these steps. No plan here has one.",
+        f"- The H100's profile has one drive that {read_drive('h100')}. Full training beyond its DRAM",
+        "  waits for that drive. A faster drive shortens these steps. No plan here has one.",
         "",
         "## How far to trust the GPU rows",
         "",
@@ -397,13 +399,13 @@ def page(rows: list[Row]) -> str:
         *draw_measured_shares(),
         "",
         "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Three of its steps had the GPUs'",
-        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the slowest of the three. Later code",
-        "  has two speed corrections that this step lacked.",
+        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the slowest of the three. Later",
+        "  code has two speed corrections that this step lacked.",
         f"- **15 % is no lower bound.** Steps of 0.5B with the GPUs' `token_tile` reached {describe_small()} %.",
         "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. No one has measured",
         "  the share of either method.",
-        "- **The CPUs' `token_tile`.** Two rows ran with CPU-sized tiles by mistake, and so with too many small kernels.",
-        "  Later code gives GPUs a larger `token_tile`.",
+        "- **The CPUs' `token_tile`.** Two rows ran with CPU-sized tiles by mistake, and so with too many small",
+        "  kernels. Later code gives GPUs a larger `token_tile`.",
         "- **Two days.** The step of 1.5B on the H100 had equal settings on both days, and newer code on the second",
         "  day. No file says why the second day was slower.",
         f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
