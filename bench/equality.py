@@ -7,7 +7,7 @@ relative difference of a step's loss stands against 1e-6. bf16: no two correct p
 plain runs (bf16 weights and gradients, fp32 masters) start from weights moved by one bf16 ulp here and there, and the
 engine's curve stands beside their spread. A sixth run of the same kind would leave the range of the other five at one
 step in three (it is as likely as any to be the highest or the lowest); so the count of the engine is printed beside
-that of each plain run, and its largest distance from the mean of the five beside theirs from the mean of the others.
+that of each plain run. The largest distances from the mean of the five plain runs stand beside each other.
 
 Each part goes into equality.json beside the other of the same settings; with both there, equality.png is drawn. Both
 sides see the same rows, order, rates and threads.
@@ -121,14 +121,14 @@ def compare_bf16(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 def standing(engine: list[float], plain: list[list[float]]) -> dict[str, Any]:
-    """The engine among the plain runs, and each plain run among the others and the engine."""
+    """Steps of each curve outside the range of the other five, and distances from the mean of the plain runs alone."""
     curves = [engine, *plain]
+    means = [statistics.fmean(losses) for losses in zip(*plain, strict=True)]
     outside, distance = [], []
-    for one in range(len(curves)):
-        others = list(zip(*(curve for other, curve in enumerate(curves) if other != one), strict=True))
-        pairs = list(zip(curves[one], others, strict=True))
-        outside.append(sum(not min(rest) <= loss <= max(rest) for loss, rest in pairs))
-        distance.append(max(abs(loss / statistics.fmean(rest) - 1) for loss, rest in pairs))
+    for one, curve in enumerate(curves):
+        others = zip(*(rest for other, rest in enumerate(curves) if other != one), strict=True)
+        outside.append(sum(not min(rest) <= loss <= max(rest) for loss, rest in zip(curve, others, strict=True)))
+        distance.append(max(differences(curve, means)))
     return {
         "steps_outside": {"engine": outside[0], "plain": outside[1:], "expected": len(engine) / len(curves) * 2},
         "largest_distance": {"engine": distance[0], "plain": distance[1:]},
@@ -146,7 +146,7 @@ def report(found: dict[str, Any]) -> None:
     outside, distance = bf16["steps_outside"], bf16["largest_distance"]
     print(f"bf16: {outside['engine']} of {len(bf16['engine'])} steps outside the range of the {PLAIN_RUNS} plain runs;")
     print(f"      each plain run among the others: {outside['plain']}, expected of equals {outside['expected']:.1f}")
-    print(f"      largest distance from the mean of the others: {distance['engine']:.2e}, each plain run:",
+    print(f"      largest distance from the mean of the plain runs: {distance['engine']:.2e}, each plain run:",
           ", ".join(f"{value:.2e}" for value in distance["plain"]))  # fmt: skip
 
 

@@ -210,13 +210,20 @@ def describe_life(row: Row) -> str:
 
 
 def describe_limits(row: Row) -> str:
-    """A cell of a method's second table: the bottleneck and the planned peaks of memory."""
+    """A cell of a method's second table: the bottleneck and the planned peaks of memory and of each drive."""
     if not row["fits"]:
         return "does not fit"
     peaks = row["planned_peaks"]
     names = {"device": "GPU", "dram": "DRAM"}
     memory = [f"{name} {peaks[tier] / GIB:.1f} GiB" for tier, name in names.items() if tier in peaks]
-    return ", ".join([f"`{row['bottleneck']}`", *memory])
+    return ", ".join([f"`{row['bottleneck']}`", *memory, *describe_drives(peaks)])
+
+
+def describe_drives(peaks: Row) -> list[str]:
+    """The space that a plan takes on its drives, which share the bytes equally in all plans of the page."""
+    held = [peak for tier, peak in peaks.items() if tier.startswith("path:") and peak >= GIB / 2]
+    space = f"{max(held) / GIB:.0f} GiB" if held else ""
+    return [] if not held else [f"drive {space}"] if len(held) == 1 else [f"{len(held)} drives of {space} each"]
 
 
 def describe_share(row: Row) -> str:
@@ -255,6 +262,13 @@ def read_products(machine: str) -> str:
     """The rate of matrix products that a profile assumes, beside the peak."""
     gpu = json.loads((PROFILES / f"{machine}.json").read_text(encoding="utf-8"))["gpus"][0]
     return f"{gpu['flops_per_second'] / 1e12:.0f} of {PEAKS[machine] / 1e12:.0f} TFLOPS"
+
+
+def read_drive(machine: str) -> str:
+    """The rates of its drive that a profile assumes."""
+    path = json.loads((PROFILES / f"{machine}.json").read_text(encoding="utf-8"))["paths"][0]
+    reads, writes = (path[f"{way}_bytes_per_second"] / 1e9 for way in ("read", "write"))
+    return f"reads {reads:.1f} GB/s and writes {writes:.1f} GB/s"
 
 
 def list_shares(shape: str) -> list[str]:
@@ -333,13 +347,15 @@ def page(rows: list[Row]) -> str:
         "[a plan for another machine](how-to/plan-elsewhere.md).",
         "",
         "A cell has the seconds of a step, the rate, the hours for a million tokens, and the bytes that a step writes",
-        "to drives. The second table of a method has the bottleneck and the memory.",
+        "to drives. The second table of a method has the bottleneck, the memory and the space on each drive.",
         "",
         "- Numbers in *italics* are **derived**: rate and hours of a GPU that reaches 15 % of its peak. An H100",
         "  reached this share in a full step of 1.5B ([measured shares](#measured-shares)). No GPU has timed a step of",
         "  LoRA or QLoRA, so the derived numbers of both methods rest on full steps.",
-        "- A cell of a GPU without italics waits for a drive. Its plan has less than 15 %, so a slower GPU changes",
-        "  nothing.",
+        "- A cell of a GPU without italics waits for a drive even at 15 %, so the planned time stands.",
+        f"- The RTX 4090's profile assumes a drive that {read_drive('rtx-4090')}, by common data sheets.",
+        "  No GPU step with a drive was timed. The plans and the derived numbers assume these rates without a pause,",
+        "  beside compute.",
         "- `600 TB last 3 days`: at the planned rate, a drive rated for 600 TB is worn out after three days of",
         "  training without a pause. If a machine has two drives, 600 TB is the sum of both ratings.",
         "- [The smallest GPU memory](gpu-memory.md) has rows of 4,096 and 8,192 tokens, and smaller cards.",
@@ -349,21 +365,25 @@ def page(rows: list[Row]) -> str:
         "- A step has 32,768 tokens, 16 rows of 2,048. The laptop's step has 8,192, 8 rows of 1,024.",
         "- Full fine-tuning keeps exact AdamW states." + (FEWER_BITS_SHOWN if smaller else ""),
         "- LoRA and QLoRA train rank 16 on all linear layers, and no experts. QLoRA keeps the base in NF4.",
+        "- No GPU has run 30B-A3B. On CPUs the plans of its steps were far off ([how",
+        "  far](results.md#plans-beside-measured-steps)).",
         "- The `comment` of each profile states its assumptions, such as the rates of matrix multiplications and of",
         "  drives.",
         "- Drives hold optimizer states. They also hold saved activations if a drive is faster than recomputing them.",
         "- A bottleneck has the plan's name: `compute` is the GPU, or the CPUs without one. `path:0` is the drive, and",
         "  `paths` are the drives together.",
         "- A peak in DRAM counts the whole process, PyTorch included. `dram_budget` and `gpu_memory` limit the peaks.",
-        "- A plan fills a GPU up to the size on its box. A run takes only the free memory. A desktop on the same GPU",
-        "  leaves less, and then the plan changes.",
-        "- The H100's profile has one drive that writes 0.6 GB/s. Full training beyond its DRAM waits for that drive.",
+        "- Drive space includes the copies that make steps durable. Checkpoints in `output_dir` come on top.",
+        "- Plans assume that all of the GPU's memory is free. The driver and a desktop take part of it, and then the",
+        "  plan changes.",
+        f"- The H100's profile has one drive that {read_drive('h100')}. Full training beyond its DRAM",
+        "  waits for that drive. A faster drive shortens these steps. No plan here has one.",
         "",
         "## How far to trust the GPU rows",
         "",
         "Rates of GPUs are optimistic. The profiles assume a rate for each kind of operation. For the RTX 4090 they",
         f"assume {read_products('rtx-4090')} for matrix multiplications. The plans count on passes that join",
-        "micro-batches, on fused kernels and on fast attention. These have run only in simulation.",
+        "micro-batches and on fused kernels. No GPU has run either.",
         "",
         "The table has the share of the GPU's peak that each plan implies. A share counts the operations of the model,",
         "without recomputation, and divides them by the data sheet's dense bf16 rate. If the plan has 45 % and the GPU",
@@ -379,13 +399,13 @@ def page(rows: list[Row]) -> str:
         *draw_measured_shares(),
         "",
         "- **Why 15 %.** 1.5B is the largest model that a GPU has trained. Three of its steps had the GPUs'",
-        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the lowest of the three. The code",
-        "  of that step lacked two later speed corrections.",
+        f"  `token_tile`, and reached {describe_range()} %. The derived numbers use the slowest of the three. Later",
+        "  code has two speed corrections that this step lacked.",
         f"- **15 % is no lower bound.** Steps of 0.5B with the GPUs' `token_tile` reached {describe_small()} %.",
         "- **Adapters.** LoRA and QLoRA compute no gradients of the base, and QLoRA decodes NF4. No one has measured",
         "  the share of either method.",
-        "- **The CPUs' `token_tile`** makes too many small kernels on a GPU. Two rows had it. Later code gives GPUs a",
-        "  larger `token_tile`.",
+        "- **The CPUs' `token_tile`.** Two rows ran with CPU-sized tiles by mistake, and so with too many small",
+        "  kernels. Later code gives GPUs a larger `token_tile`.",
         "- **Two days.** The step of 1.5B on the H100 had equal settings on both days, and newer code on the second",
         "  day. No file says why the second day was slower.",
         f"- **Others on the H100.** In full steps of 1.5B, {describe_others()}.",
@@ -396,7 +416,7 @@ def page(rows: list[Row]) -> str:
         "",
     ]
     for method in METHODS:
-        limits = "Bottleneck of each step, and planned peaks of GPU memory and DRAM:"
+        limits = "Bottleneck of each step, planned peaks of GPU memory and DRAM, and drive space:"
         parts += draw_method(
             method, draw_table(known, method, words_of), limits, draw_table(known, method, describe_limits)
         )

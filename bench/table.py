@@ -26,7 +26,8 @@ HEAD = """# Claims and their files
 <!-- Made by bench/table.py from bench/table.toml and the files beside; not to be edited. -->
 
 Each number is read from the file of its claim. Repeats of a measurement are all quoted, or the claim says how they were
-combined. A step's time is the median of a process without its first step. Other trials are in
+combined. A step's time is the median of a process without its first step. The steps of one micro-batch in
+headline.json are without their first two. Other trials are in
 [the notes](../../docs/notes/README.md). No claim rests on them.
 
 `0.5B`, `1.5B` and the like are shapes of Qwen2.5 with random weights, unless a claim says otherwise.

@@ -43,8 +43,8 @@ Axolotl's file for QLoRA:
 {before}
 ```
 
-Spillway's file for the same run. The last two keys have no counterpart in Axolotl. They limit DRAM, and name the
-drive for what does not fit:
+Spillway's file for the same run. The last key has no counterpart in Axolotl. It limits DRAM. This run needs no
+drive. A larger one may name a drive with `storage`:
 
 ```yaml
 {after}
@@ -58,7 +58,8 @@ Unsloth's scripts train with TRL's SFTTrainer. These lines make the model and it
 {unsloth}
 ```
 
-Spillway's lines in their place. The trainer then comes from `spillway.hf` as well ([trainers](trainer.md)):
+Spillway's lines in their place. The trainer then comes from `spillway.hf` as well ([trainers](trainer.md)).
+`lora_dropout=0` is Unsloth's default. Spillway's is 0.05:
 
 ```python
 {streamed}
@@ -154,8 +155,7 @@ learning_rate: 2e-4
 bf16: true
 gradient_checkpointing: true
 output_dir: runs/qlora
-dram_budget: 48GiB
-storage: /mnt/nvme/spillway"""
+dram_budget: 48GiB"""
 UNSLOTH = """\
 from trl import SFTTrainer
 from unsloth import FastLanguageModel
@@ -169,7 +169,8 @@ from spillway.hf import SFTTrainer, load
 
 tokenizer = AutoTokenizer.from_pretrained("./Qwen2.5-1.5B")
 model = load("./Qwen2.5-1.5B", max_length=1024, load_in_4bit=True, method="lora", lora_r=16, lora_alpha=32,
-             lora_target_modules=["q_proj", "v_proj"], dram_budget="4GiB", storage="/mnt/nvme/spillway")"""
+             lora_dropout=0, lora_target_modules=["q_proj", "v_proj"], dram_budget="4GiB",
+             storage="/mnt/nvme/spillway")"""
 TOOLS = {
     "Axolotl": "Axolotl YAML",
     "LLaMA-Factory": "LLaMA-Factory YAML",
@@ -188,7 +189,8 @@ ABOUT = {
     "sizes have no key.",
     "TrainingArguments": "These are the arguments of transformers' `Trainer`.",
     "TRL": "TRL's configurations also have every argument of the table above.",
-    "LoraConfig": "`method: lora` trains adapters; [the how-to](adapters.md) has the details.",
+    "LoraConfig": "`method: lora` trains adapters; [the how-to](adapters.md) has the details. PEFT's default of "
+    "`lora_dropout` is 0, and Spillway's is 0.05, as TRL's.",
 }
 TAKEN = {
     "adapter": f"taken: in place of Axolotl's values {METHODS}. A directory of adapters means `lora_adapter`",

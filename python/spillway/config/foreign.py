@@ -27,7 +27,7 @@ CODE = "not supported: a model's own code is never run; save the model as a type
 REFERENCE = "not supported: the reference is the model before the first step"
 PRECOMPUTED = "not needed: a first pass takes as many rows as a step"
 NESTED = "its name is `bnb_4bit_use_double_quant`"
-OF_DPO = "not supported: `loss_type` lists the losses that Spillway has for DPO"
+OF_DPO = front_ends.OF_DPO
 
 AUXILIARY = "not needed: config.json has the value, and its `output_router_logits` turns the loss on"
 

@@ -16,12 +16,10 @@ FROZEN = "not supported: LoRA trains only adapters, plus a classification head i
 HELD_OUT = "not supported: `eval_dataset` names the held-out rows"
 HUB_TOKEN = "not needed: the hub's client reads HF_TOKEN"
 IMAGES = "not supported: the model's own files set the size of images, and relative paths begin at the data file"
+KERNELS = "not supported: `fused_kernels` covers norms, SwiGLU and rotary embedding, not the products of adapters"
 LAYOUT = "not supported: `torchrun` starts several processes, which share the state and the rows of a step"
 LOW_RANK = "not supported: `method: lsp` trains every matrix in a small subspace"
-OBJECTIVES = (
-    "not supported: `objective` takes `sft`, `dpo`, `kto`, `orpo`, `cpo`, `reward`, `grpo`, `distill`, "
-    "`text-classification` or `token-classification`"
-)
+OF_DPO = "not supported: `loss_type` lists the losses that Spillway has for DPO"
 ONE_RATE = "not supported: all trainable parameters have the rate of `learning_rate`"
 PREPARED = "not needed: a run encodes its rows at its start"
 PRECISION = "`weight_dtype` and `compute_dtype`; master weights are exact in fp32"
@@ -50,7 +48,7 @@ AXOLOTL = {
     "dpo_beta": "beta",
     "dpo_label_smoothing": "label_smoothing",
     "dpo_loss_type": "loss_type",
-    "dpo_use_weighting": OBJECTIVES,
+    "dpo_use_weighting": OF_DPO,
     "dp_replicate_size": LAYOUT,
     "dp_shard_size": LAYOUT,
     "early_stopping_patience": EARLY,
@@ -77,12 +75,12 @@ AXOLOTL = {
     "layer_offloading": SHARDS,
     "lisa_n_layers": LOW_RANK,
     "lora_fan_in_fan_out": "not needed: the class of a layer says how its matrix is stored",
-    "lora_mlp_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
+    "lora_mlp_kernel": KERNELS,
     "lora_model_dir": "lora_adapter",
     "lora_modules_to_save": FROZEN,
-    "lora_o_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
+    "lora_o_kernel": KERNELS,
     "lora_on_cpu": SHARDS,
-    "lora_qkv_kernel": "not needed: `spillway train` has no choice of kernels for adapters",
+    "lora_qkv_kernel": KERNELS,
     "lora_target_linear": "`lora_target_modules: all-linear`",
     "loraplus_lr_embedding": ONE_RATE,
     "loraplus_lr_ratio": ONE_RATE,
@@ -180,9 +178,9 @@ LLAMA_FACTORY = {
     "overwrite_cache": PREPARED,
     "pissa_init": "not supported: `seed` draws the matrix A, and the matrix B is zero",
     "plot_loss": "not needed: a run leaves loss.png",
-    "ppo_epochs": OBJECTIVES,
+    "ppo_epochs": "not supported: Spillway has no PPO; `objective: grpo` trains on rewards",
     "pref_beta": "beta",
-    "pref_ftx": OBJECTIVES,
+    "pref_ftx": OF_DPO,
     "pref_loss": "loss_type",
     "preprocessing_batch_size": PREPARED,
     "preprocessing_num_workers": PREPARED,

@@ -76,7 +76,12 @@ def test_file_before_and_after_is_the_same_run() -> None:
         kept = name if name in after else own[1] if own else ""
         assert kept in after, name
         assert after[kept] == value or name in ("adapter", "datasets", "lora_target_linear")
-    assert normalised(after, "config.yaml").keys() >= {"model", "dataset", "storage", "dram_budget"}
+    assert normalised(after, "config.yaml").keys() >= {"model", "dataset", "dram_budget"}
+
+
+def test_script_of_unsloth_keeps_its_adapters_without_dropout() -> None:
+    assert "dropout" not in make_migration.UNSLOTH and "lora_dropout=0," in make_migration.STREAMED
+    assert resolve({"method": "lora", "model": "m"}, {}).lora_dropout > 0  # so the argument is needed
 
 
 def test_keys_of_one_answer_share_a_row() -> None:

@@ -56,12 +56,17 @@ def test_a_cell_says_time_rate_and_wear(row: dict[str, Any], words: str) -> None
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (FITS, "`path:0`, GPU 23.8 GiB, DRAM 52.2 GiB"),
+        (FITS, "`path:0`, GPU 23.8 GiB, DRAM 52.2 GiB, drive 183 GiB"),
+        (FITS | {"planned_peaks": {"dram": 1 << 30, "path:0": 0}}, "`path:0`, DRAM 1.0 GiB"),
+        (
+            FITS | {"planned_peaks": {"dram": 1 << 30, "path:0": 5 << 30, "path:1": 5 << 30}},
+            "`path:0`, DRAM 1.0 GiB, 2 drives of 5 GiB each",
+        ),
         (FITS | {"planned_peaks": {"dram": 1 << 30}}, "`path:0`, DRAM 1.0 GiB"),
         ({"fits": False}, "does not fit"),
     ],
 )
-def test_a_cell_of_limits_has_the_bottleneck_and_the_peaks(row: dict[str, Any], words: str) -> None:
+def test_a_cell_of_limits_has_the_bottleneck_the_peaks_and_the_drive_space(row: dict[str, Any], words: str) -> None:
     assert machines.describe_limits(row) == words
 
 
