@@ -160,7 +160,7 @@ def describe_values(key: Key) -> str:
 
 def is_long(key: Key) -> bool:
     """True if a section has the key's values, which would fill a cell."""
-    return key.name in SECTION_OF and len(", ".join(key.kind.names)) > LONGEST_LIST
+    return key.name in SECTION_OF and bool(key.kind.names) and len(key.kind.expected) > LONGEST_LIST
 
 
 def explain(key: Key) -> str:

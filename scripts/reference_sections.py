@@ -347,7 +347,7 @@ SECTIONS: dict[str, list[Section]] = {
                 (
                     "`fused_kernels`",
                     "each part of a layer that computes exactly this; a line at the start lists them",
-                    "never",
+                    "`never`: the model's own code",
                     "results within rounding",
                 ),
                 (

@@ -254,7 +254,12 @@ GROUPS: dict[str, list[Key]] = {
             "last state that survives a kill or a power cut",
             "`step` if state is on storage, otherwise `none`",
         ),
-        Key("update_schedule", choice("auto", "deferred", "early"), "auto", "time of the updates"),
+        Key(
+            "update_schedule",
+            choice("auto", "deferred", "early"),
+            "auto",
+            "updates in the next forward pass (`deferred`), during backward (`early`), or the faster one (`auto`)",
+        ),
         Key(
             "speculative_updates",
             FLAG,
@@ -347,7 +352,7 @@ GROUPS: dict[str, list[Key]] = {
             [],
             "regular expression for the names of linear layers to train in subspaces. Other parameters are trained in "
             "full",
-            "all linear layers of layers, except small ones",
+            "all large ones in the model's layers",
         ),
         Key(
             "lsp_projectors",

@@ -16,7 +16,7 @@ PASSES = [
         "fused_kernels",
         choice("auto", "never"),
         "auto",
-        "Spillway's kernels for RMSNorm, SwiGLU and rotary embedding on a GPU, or `never`",
+        "Spillway's kernels for RMSNorm, SwiGLU and rotary embedding on a GPU",
     ),
     Key(
         "token_tile",
