@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from spillway.config.foreign import OF_PEFT, OF_TRAINERS, advise
+from spillway.config.foreign import OF_EXPERTS, OF_PEFT, OF_TRAINERS, RENAMES, advise
 from spillway.config.front_ends import ENTRIES, METHODS, OWN, SHARED
 from spillway.config.keys import KEYS
 
@@ -178,6 +178,8 @@ TOOLS = {
     "TrainingArguments": "TrainingArguments",
     "TRL": "TRL: SFTConfig, DPOConfig and ModelConfig",
     "LoraConfig": "PEFT: LoraConfig",
+    "Megatron": "Mixtures of experts: Megatron and ms-swift",
+    "elsewhere": "Names in other tools",
 }
 ABOUT = {
     "Axolotl": "Axolotl's own command trains with [a plug-in](axolotl.md). This table is for `spillway train`. Axolotl "
@@ -191,6 +193,9 @@ ABOUT = {
     "TRL": "TRL's configurations also have every argument of the table above.",
     "LoraConfig": "`method: lora` trains adapters; [the how-to](adapters.md) has the details. PEFT's default of "
     "`lora_dropout` is 0, and Spillway's is 0.05, as TRL's.",
+    "Megatron": "Libraries of experts have some of these keys, too. [Data](../reference/data.md#mixtures-of-experts) "
+    "has the loss of routers.",
+    "elsewhere": "These names have one Spillway key, whichever tool you come from.",
 }
 TAKEN = {
     "adapter": f"taken: in place of Axolotl's values {METHODS}. A directory of adapters means `lora_adapter`",
@@ -217,11 +222,15 @@ MOST = 8  # keys of a row
 
 
 def tool_keys(tool: str) -> list[str]:
-    names = {*SHARED[tool], *OWN.get(tool, ())}
+    names = {*SHARED.get(tool, ()), *OWN.get(tool, ())}
     if tool == "TrainingArguments":
         names |= OF_TRAINERS.keys() - {*SHARED["TRL"]}
     if tool == "LoraConfig":
         names |= OF_PEFT.keys()
+    if tool == "Megatron":
+        names |= OF_EXPERTS.keys()
+    if tool == "elsewhere":
+        names |= RENAMES.keys()
     return sorted(names)
 
 

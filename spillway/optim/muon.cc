@@ -41,13 +41,13 @@ constexpr std::array kMuonHyperparameters{
                    .key = "muon_momentum",
                    .value = 0.95,
                    .below = 1,
-                   .words = "of `muon`: what the running mean of a matrix's gradient keeps of itself"},
+                   .words = "of `muon`: decay of the running mean of a matrix's gradient"},
     Hyperparameter{.name = "adjust_lr",
                    .key = "muon_adjust_lr",
                    .value = 1,
                    .below = 2,
-                   .words = "of `muon`: a matrix [m, n] learns at its rate times sqrt(max(1, m / n)) (`original`), or "
-                            "times 0.2 sqrt(max(m, n)) (`match_rms_adamw`), with which steps are as large as AdamW's",
+                   .words = "of `muon`: factor of a matrix's rate, sqrt(max(1, m / n)) (`original`) or "
+                            "0.2 sqrt(max(m, n)), as large as AdamW's steps (`match_rms_adamw`)",
                    .choices = kAdjustments}};
 
 /// The matrix as products have it, sides exchanged where it has more rows than columns: [short, long].

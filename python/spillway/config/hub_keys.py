@@ -13,14 +13,7 @@ def describe_other_strategy(value: object) -> str:
 
 
 UPLOAD = [
-    Key(
-        "push_to_hub",
-        FLAG,
-        False,
-        "uploads the model to the Hugging Face Hub at the end of the run: weights or adapters, configuration, "
-        "tokenizer and a model card. The repository is created before the first step, so a token without write "
-        "access is refused early. `spillway resume` of a finished run uploads again",
-    ),
+    Key("push_to_hub", FLAG, False, "uploads the model to the Hugging Face Hub at the end of the run"),
     Key("hub_model_id", TEXT, None, "repository of the upload, such as `USER/NAME`", "the name of `output_dir`"),
     Key("hub_private_repo", FLAG, None, "whether a new repository is private", "as its owner's settings say"),
     Key(
@@ -34,7 +27,7 @@ UPLOAD = [
         "hub_strategy",
         choice(*STRATEGIES),
         "end",
-        "`end`: one upload, of the model at the end of the run",
+        "upload at the `end` of the run. The other values are refused",
         absent=describe_other_strategy,
     ),
 ]

@@ -1,6 +1,7 @@
 """Every key of the configuration, in one table: name, kind, default, meaning.
 
-The command line, the file reader, `--help` and docs/reference/configuration.md are all made from this table. A key
+The command line, the file reader, `--help` and docs/reference/configuration.md are all made from this table. The
+reference explains values in tables of its own (scripts/reference_sections.py), so `help` is one or two lines. A key
 whose feature is not in this release stands here too, so that it is refused by name and never silently ignored.
 """
 
@@ -21,7 +22,6 @@ from spillway.config.key import (
     unknown_device,
 )
 from spillway.config.objective_keys import OBJECTIVE
-from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.pass_keys import PASSES
 from spillway.config.process_keys import PROCESSES
 from spillway.config.replay_keys import REPLAYS
@@ -54,8 +54,8 @@ GROUPS: dict[str, list[Key]] = {
             "model",
             TEXT,
             None,
-            "directory with config.json and safetensors, or the name of a model on the Hugging Face Hub, such as "
-            "`Qwen/Qwen2.5-1.5B`. Downloads follow HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and HF_ENDPOINT",
+            "directory with config.json and safetensors, or a name on the Hugging Face Hub, such as "
+            "`Qwen/Qwen2.5-1.5B`",
             required=True,
         ),
         Key(
@@ -85,8 +85,7 @@ GROUPS: dict[str, list[Key]] = {
             "resume_from_checkpoint",
             RESUME,
             None,
-            "`true`: the newest durable step, on the storage paths or in a checkpoint; exit code 2 if there is none. "
-            "`auto`: that step, or a fresh start. A directory: that checkpoint, and all later steps are dropped",
+            "step to resume from: `true` is the newest, `auto` that or a fresh start, else a checkpoint directory",
         ),
         Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl. Below 1: a share of all steps"),
         Key("eval_steps", INTERVAL, None, "steps between evaluations. Below 1: a share of all steps"),
@@ -134,9 +133,8 @@ GROUPS: dict[str, list[Key]] = {
             "full_determinism",
             FLAG,
             True,
-            "on a GPU: PyTorch uses kernels with a fixed order of additions, so resumed runs and all placements have "
-            "the same bits. `false`: PyTorch uses its fastest kernels, such as cuDNN's attention and FA3, and "
-            "results agree within rounding. On CPUs the order is always fixed",
+            "on a GPU: kernels with a fixed order of additions, for the same bits in every run. `false`: the fastest "
+            "kernels",
         ),
     ],
     "Optimizer": [
@@ -145,9 +143,9 @@ GROUPS: dict[str, list[Key]] = {
             NOT_NEGATIVE,
             None,
             "highest rate of the schedule",
-            "2e-5; 1e-6 with objectives that compare rows, as in TRL",
+            "2e-5 with `sft`; other objectives have TRL's",
         ),
-        Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
+        Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule"),
         Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),
         Key(
             "warmup_steps",
@@ -167,8 +165,7 @@ GROUPS: dict[str, list[Key]] = {
             "optim",
             OPTIMIZER,
             "adamw",
-            "; ".join(f"`{it.name}`: {it.words}" for it in OPTIMIZERS.values())
-            + ". Transformers' other names for them work, too",
+            "rule of updates. Transformers' other names for these rules work, too",
             absent=describe_other_optimizer,
         ),
     ],
@@ -177,28 +174,20 @@ GROUPS: dict[str, list[Key]] = {
             "weight_dtype",
             choice("bf16", "fp16", "fp32"),
             None,
-            "type in which weights and gradients are stored and moved, and of saved files. `bf16`: a remainder of 16 "
-            "bits beside each weight makes it an exact fp32 master. `fp16`: fp32 masters (2 bytes per parameter "
-            "more) and a dynamically scaled loss. `fp32`: for checks. Parameters that the model's class keeps in "
-            "fp32 stay fp32, with their gradients and saved tensors",
-            default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same type",
+            "type of stored weights, of stored gradients and of saved files",
+            "bf16; with `compute_dtype` `fp16` or `fp32` that type",
         ),
         Key(
             "compute_dtype",
             choice("bf16", "fp16", "fp32", "auto"),
             "auto",
-            "type in which layers multiply: `weight_dtype`, or `fp32`. For `fp32` weights are widened one block at "
-            "a time, and activations are fp32. `auto`: on CPUs the faster one, measured once during planning and "
-            "recorded in config.yaml; on a GPU `weight_dtype`. `fp16` or `fp32` without a `weight_dtype` sets both "
-            "keys. `bf16: true` and `fp16: true` mean `bf16` and `fp16`",
+            "type in which layers multiply. `auto`: on CPUs the faster one, on a GPU `weight_dtype`",
         ),
         Key(
             "state_format",
             choice("exact", "bf16", "int8"),
             "exact",
-            "type of the optimizer's moments, with bytes per parameter for weight and state. `exact`: fp32, 12. "
-            "`bf16`: rounded stochastically, 8. `int8`: codes with one scale for 256 elements, 6. Master weights are "
-            "exact in all of them. A checkpoint that stands alone can be resumed in another format",
+            "type of the optimizer's moments. `exact` is fp32; the other types are rounded",
         ),
     ],
     "Places": [
@@ -206,12 +195,7 @@ GROUPS: dict[str, list[Key]] = {
             "device",
             TEXT,
             "auto",
-            "device that computes layers. `cpu`: the CPUs. `cuda`: the NVIDIA GPU of the environment's LOCAL_RANK, "
-            "or the first. `cuda:N`: the GPU with this number. `simulated`: host memory that behaves like a device, "
-            "with the link and updates of the `profile`'s first GPU; without a profile its link is as fast as memory "
-            "and it makes no updates. `auto`: `cuda` if each process of the machine has a GPU that takes Spillway's "
-            "kernels, and no key needs the CPUs (`activation_spill: all`); otherwise `cpu`. A run "
-            "that started on CPUs resumes on CPUs",
+            "device that computes layers: `auto`, `cpu`, `cuda`, `cuda:N` or `simulated`",
             absent=unknown_device,
         ),
         Key(
@@ -225,57 +209,41 @@ GROUPS: dict[str, list[Key]] = {
             "gpu_memory",
             SIZE,
             None,
-            "hard limit of the memory of the GPU or simulated device. For `plan` with a `profile`: of the described "
-            "GPU. If a GPU has less free, the run takes the free memory less the driver's context, and the plan says "
-            "how much",
+            "hard limit of the memory of the GPU or simulated device",
             "on a GPU the free memory less a margin; on a simulated device a quarter of `dram_budget`",
         ),
         Key(
             "placement",
             PLACEMENT,
             "auto",
-            "`auto`, `dram`, `path`, or a tier for each group: `weight=dram,state=path,grad=50%,activation=dram`. A "
-            "share is the part in DRAM. Gradients and boundary activations may name a NUMA node or a `memory_file`: "
-            "`grad=numa:2,activation=file:0`. The part on a device is not affected. `auto` spills them to such "
-            "tiers if that makes room, in proportion to the speed of each",
+            "tier of each group of state: `auto`, `dram`, `path`, or such as `weight=dram,state=path,grad=50%`",
         ),
         Key("window", whole(1), None, "blocks in flight in backward. Fewer take less memory", "by plan"),
         Key(
             "activation_recompute",
             RECOMPUTE,
             "auto",
-            "layers that compute their activations again in backward instead of keeping them. `all`. `none`: every "
-            "layer keeps them in the memory that it computes in, or spills them (`activation_spill`). A number: so "
-            "many layers recompute. `auto`: the number that the plan finds fastest in the given memory. The results "
-            "are bit-identical. Layers that cannot keep their activations recompute, and the plan says why "
-            "(`gradient_checkpointing` true means `all`, false `none`)",
+            "layers that compute their activations again in backward: `auto`, `all`, `none` or their number",
         ),
         Key(
             "activation_spill",
             choice("auto", "never", "all"),
             "auto",
-            "whether kept activations of layers go to a storage path, another NUMA node or a `memory_file` between "
-            "forward and backward. `never`. `all` of them. `auto`: of as many layers as the plan finds fastest, or "
-            "as memory requires if `activation_recompute` is a number. The `simulated` device also spills to the "
-            "host's memory. The results are bit-identical. Saved activations of layers on a GPU do not spill to a path",
+            "layers whose kept activations leave memory between forward and backward",
         ),
         *PASSES,
         Key(
             "storage",
             STORAGE,
             [],
-            "storage directory: `DIR[,capacity=SIZE][,endurance=SIZE]`. Several may be given, and their bandwidths "
-            "add. `endurance`: bytes that the drive is rated for in its life, such as 600TB. The directory serves "
-            "all processes of a machine, and each has an equal part of `capacity` and `endurance`. A path with "
-            "`{local_rank}` or `{rank}` belongs to one process, and so do its sizes",
+            "directory for state: `DIR[,capacity=SIZE][,endurance=SIZE]`. Several add their bandwidths",
             "none",
         ),
         Key(
             "storage_device",
             DEVICE,
             [],
-            "raw block device, with the options and `{local_rank}` of `storage`. A device that holds anything is "
-            "refused without `erase`",
+            "raw block device, with the options of `storage`. A device that holds anything needs `erase`",
             "none",
         ),
         Key("erase", FLAG, False, "the contents of the block devices of `storage_device` may be erased"),
@@ -283,194 +251,149 @@ GROUPS: dict[str, list[Key]] = {
             "durability",
             choice("none", "checkpoint", "step"),
             None,
-            "what survives a kill or a power cut. `step`: the last finished step. `checkpoint`: the last checkpoint. "
-            "`none`: only checkpoints, each a copy of the whole state",
+            "last state that survives a kill or a power cut",
             "`step` if state is on storage, otherwise `none`",
         ),
         Key(
             "update_schedule",
             choice("auto", "deferred", "early"),
             "auto",
-            "time of the updates. `deferred`: during the next forward pass. `early`: during backward, for as many "
-            "parameters as free memory can hold the old versions of, so that a skipped step can be undone. `auto`: "
-            "`early` if the plan finds it faster. The results are bit-identical",
+            "updates in the next forward pass (`deferred`), during backward (`early`), or the faster one (`auto`)",
         ),
         Key(
             "speculative_updates",
             FLAG,
             False,
-            "with clipping, early updates use a predicted factor (1 while recent norms were below `max_grad_norm`). "
-            "If the prediction was wrong, they are undone. Without this key only steps that do not clip update early",
+            "with clipping, early updates use a predicted factor, and a wrong prediction is undone",
         ),
         *REPLAYS,
         Key(
             "node",
             NODE,
             [],
-            "NUMA node of DRAM or CXL memory, and how much of it to use: `N=SIZE`. Several may be given, and their "
-            "update rates add. The size is for each process",
-            "all nodes, with their free memory divided among the processes of a machine",
+            "NUMA node of DRAM or CXL memory, and the size to use: `N=SIZE`. Several add their update rates",
+            "all nodes",
         ),
         Key(
             "memory_file",
             MEMORY_FILE,
             [],
-            "directory in which a file is mapped as memory, and its size: `DIR=SIZE`. Several may be given. It is "
-            "for memory behind a file system: DAX (persistent memory, CXL) or tmpfs. Each is a tier `file:N`, which "
-            "`dram_budget` does not count. The size is for each process, in a shared directory or one that "
-            "`{local_rank}` names",
+            "directory in which a file is mapped as memory, and its size: `DIR=SIZE`",
             "none",
         ),
         Key(
             "profile",
             TEXT,
             None,
-            "file with the rates of a machine, which `spillway probe` writes. It replaces measuring. If it names "
-            "another `machine`, `plan` answers for that machine and reads only config.json of the model. Installed "
-            "profiles, by name: `laptop`, `workstation`, `server`, `two-drives`, `cluster`, `rtx-3090`, `rtx-4090`, "
-            "`rtx-5090`, `l40s`, `a100`, `h100`, `h200`, `b200` and `gb10`",
+            "file with the rates of a machine, which replaces measuring, or an installed profile such as `rtx-4090`",
             "this machine's",
         ),
     ],
     "Method": [
-        Key(
-            "trainable",
-            PATTERN,
-            [],
-            "regular expression (`re.search`) for the names of parameters to train. Several may be given",
-            "all",
-        ),
+        Key("trainable", PATTERN, [], "regular expression (`re.search`) for the names of parameters to train", "all"),
         Key(
             "frozen",
             PATTERN,
             [],
-            "regular expression for the names of parameters that stay frozen. It wins over `trainable`. Several may "
-            "be given. A frozen parameter has no gradient, moments or remainder, and no step writes it",
+            "regular expression for the names of parameters that stay frozen. It wins over `trainable`",
             "none",
         ),
         Key(
             "freeze_vision_tower",
             FLAG,
             True,
-            "of a model with images: `false` trains its vision tower. `trainable` and `frozen` find its parameters, "
-            "too. For `method` `full` and `lora`",
+            "of a model with images: `false` trains its vision tower, with `method` `full` or `lora`",
         ),
         Key(
             "freeze_multi_modal_projector",
             FLAG,
             True,
-            "of a model with images: `false` trains the projector between vision tower and text. For `method` `full` "
-            "and `lora`",
+            "of a model with images: `false` trains the projector between vision tower and text",
         ),
         Key(
             "method",
             choice("full", "lora", "lsp"),
             "full",
-            "`full`: every weight. `lora`: PEFT's adapters on a frozen base, which streams from its tier and is "
-            "never written. `lsp`: the matrices of layers in small subspaces (arXiv 2406.10181), with gradients and "
-            "moments of d x d instead of m x n. Every weight is trained",
+            "weights that are trained: `full` (all), `lora` (adapters on a frozen base) or `lsp` (all, in small "
+            "subspaces)",
         ),
+    ],
+    "Adapters": [
         *ADAPTERS,
         Key(
             "load_in_4bit",
             FLAG,
             False,
-            "with `method: lora`: keeps the linear layers and fused experts of the frozen base as NF4 (QLoRA, arXiv "
-            "2305.14314): 4 bits for a weight, and an fp32 scale for 64 weights. This holds in memory, on storage "
-            "paths and on the way to a device. Weights are rounded when they are read, and each pass widens those of "
-            "its layer. Embedding, head, routers, norms and biases keep `weight_dtype`",
+            "with `method: lora`: the frozen base has 4 bits for a weight (NF4, as in QLoRA)",
         ),
-        Key(
-            "load_in_8bit",
-            FLAG,
-            False,
-            "like `load_in_4bit` with codes of 8 bits. The scale of 64 weights is their largest magnitude (int8, "
-            "absmax)",
-        ),
+        Key("load_in_8bit", FLAG, False, "with `method: lora`: the frozen base has 8 bits for a weight"),
         Key(
             "bnb_4bit_quant_type",
             choice("nf4", "fp4"),
             "nf4",
-            "values of the codes of `load_in_4bit`: `nf4` alone, and `fp4` is refused",
+            "values of the codes of `load_in_4bit`. `fp4` is refused",
             absent=describe_other_codes,
         ),
-        Key(
-            "bnb_4bit_use_double_quant",
-            FLAG,
-            False,
-            "with `load_in_4bit`: keeps the scales as codes, too, with 8 bits for a scale and two fp32 numbers for "
-            "256 scales (double quantisation, QLoRA). The checkpoint is read twice, because the codes depend on the "
-            "mean of a tensor's scales",
-        ),
+        Key("bnb_4bit_use_double_quant", FLAG, False, "with `load_in_4bit`: scales are stored as codes, too"),
         Key(
             "expert_loading",
             choice("whole", "on_demand"),
             "whole",
-            "with `load_in_4bit` or `load_in_8bit`: when the frozen experts of a layer come to its pass. `whole`: all "
-            "before it. `on_demand`: each when a token is routed to it, so that the others are not read. Adapters on "
-            "experts come whole. The results are bit-identical. A resume keeps the value",
+            "with a base of 4 or 8 bits: `whole` reads all experts of a layer before its pass, `on_demand` those that "
+            "tokens meet",
         ),
+    ],
+    "Subspaces": [
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
         Key(
             "lsp_modules",
             PATTERN,
             [],
-            "regular expression (`re.search`) for the names of linear layers to train in subspaces. Several may be "
-            "given. All other trainable parameters are trained in full",
-            "all linear layers inside the model's layers, except those too small for `lsp_nonzeros`",
+            "regular expression for the names of linear layers to train in subspaces. Other parameters are trained in "
+            "full",
+            "all large ones in the model's layers",
         ),
         Key(
             "lsp_projectors",
             choice("fitted", "published"),
             None,
-            "kind of projectors. `fitted`: values in blocks, fitted to a gradient by eigenvectors. `published`: those "
-            "of the paper, for comparisons. Values lie at random places, and descent on the error of a micro-batch's "
-            "gradient sets them. After `lsp_check_every` updates the next such gradient is computed whole. If they "
-            "miss more of it than `lsp_threshold` (alpha), new ones are learned from it. The learning rate counts as "
-            "it is, so the best rate is another one. A resume keeps the value",
+            "kind of projectors: `fitted` to gradients by eigenvectors, or `published`, those of the paper",
             "fitted",
         ),
         Key(
             "lsp_master",
             choice("exact", "bf16"),
             None,
-            "master of each matrix in a subspace. `exact`: a bf16 weight with a remainder of 16 bits. `bf16`: "
-            "the weight alone, which updates round stochastically by seed, step and element. A parameter takes 2 bytes "
-            "less in host memory, and 2 bytes less on a GPU that keeps a copy. A resume keeps the value",
+            "master of each matrix: `exact` has 16 more bits beside the bf16 weight, `bf16` is rounded stochastically",
             "exact",
         ),
         Key(
             "lsp_check_every",
             whole(1),
             None,
-            "updates between checks of how much of the gradients the projectors miss",
+            "updates between checks of the share of gradients that projectors miss",
             "100",
         ),
         Key(
             "lsp_threshold",
             POSITIVE,
             None,
-            "largest part of a gradient that projectors may miss (0: nothing, 1: all of it). Beyond it, the matrix's "
-            "projectors are refitted and its moments carried over. `lsp_residual: rotating` starts the moments "
-            "anew",
+            "largest share of a gradient that projectors may miss, from 0 to 1. Beyond it they are refitted",
             "0.9",
         ),
         Key(
             "lsp_residual",
             choice("none", "rotating"),
             None,
-            "treatment of the directions that projectors miss. `rotating`: each matrix gets new projectors every "
-            "`lsp_rotate_every` updates, so that every direction is trained in time. `none`: those directions stay "
-            "untrained until `lsp_threshold` leads to a refit, as with `lsp_projectors: published`",
-            "rotating, or none with published projectors",
+            "directions that projectors miss: `rotating` trains all in turn, `none` leaves them until a refit",
+            "rotating; none with published projectors",
         ),
         Key(
             "lsp_rotate_every",
             whole(1),
             None,
-            "with `lsp_residual: rotating`: updates between two refits of a matrix's projectors. The matrices take "
-            "turns",
+            "with `lsp_residual: rotating`: updates between two refits of a matrix's projectors",
             "20",
         ),
     ],

@@ -38,27 +38,15 @@ ABOVE_ZERO = number("a number above 0, at most 1", lambda value: 0 < value <= 1)
 SCALE_NAMES = {"group": "group", "batch": "batch", "none": "none", "true": "group", "false": "none"}
 SCALES = Kind("one of " + ", ".join(SCALE_NAMES), lambda value: parse_scale(value))
 OBJECTIVE = [
-    Key(
-        "objective",
-        choice(*OBJECTIVES),
-        "sft",
-        ". ".join(f"`{each.name}`: {each.help}" for each in OBJECTIVES.values()),
-    ),
+    Key("objective", choice(*OBJECTIVES), "sft", "loss that trains the model"),
     Key(
         "beta",
         NOT_NEGATIVE,
         None,
-        "strength of the objective. Higher means closer to the reference model (`dpo`, `kto`, `grpo`), more weight of "
-        "the odds ratio (`orpo`), or a steeper loss (`cpo`). `grpo` alone takes 0, which needs no reference",
+        "closeness to the reference (`dpo`, `kto`, `grpo`), weight of the odds ratio (`orpo`) or steepness (`cpo`)",
         "0.1, with `grpo` 0",
     ),
-    Key(
-        "loss_type",
-        choice(*LOSS_TYPES, single=True),
-        None,
-        f"TRL's name of the loss. {list_losses()}",
-        "the first of them",
-    ),
+    Key("loss_type", choice(*LOSS_TYPES, single=True), None, "TRL's name of the loss", "by `objective`"),
     Key(
         "label_smoothing",
         BETA,
@@ -108,23 +96,21 @@ OBJECTIVE = [
         COUNT,
         None,
         f"with {quote(list_owners('num_labels'))}: labels of the head; 1 for a number of each row",
-        "those of `id2label`, or of a model that has such a head",
+        "those of `id2label` or of the model",
     ),
     Key(
         "id2label",
         NAMES,
         None,
-        f"with {quote(list_owners('id2label'))}: names of the labels in their order, saved in config.json. Rows may "
-        "name a label or number it",
+        f"with {quote(list_owners('id2label'))}: names of the labels in their order",
         "those of the model",
     ),
     Key(
         "problem_type",
         choice("single_label_classification", "multi_label_classification", "regression"),
         None,
-        "with `text-classification`: transformers' name of the loss. One class for each row, any number of classes, or "
-        "numbers",
-        "the model's; else `regression` for one label, and one class for several",
+        "with `text-classification`: transformers' loss",
+        "the model's",
     ),
     Key(
         "label_field",
@@ -158,8 +144,7 @@ OBJECTIVE = [
         "temperature",
         POSITIVE,
         None,
-        "with `distill`: the logits of teacher and model are divided by it; with `grpo`: completions were sampled with "
-        "it, and the model's logits are divided by it",
+        "with `distill` and `grpo`: the logits are divided by it. Recorded completions of `grpo` were sampled with it",
         "1",
     ),
     Key(
@@ -180,9 +165,8 @@ OBJECTIVE = [
         "precompute_ref_log_probs",
         FLAG,
         None,
-        f"with {quote(list_owners('precompute_ref_log_probs'))}: `true` computes the reference's log-probabilities of "
-        "all rows in a first pass, and the run keeps them. `false`, for new adapters, computes them in each step from "
-        "the base, while its weights are in memory",
+        f"with {quote(list_owners('precompute_ref_log_probs'))}: a first pass computes the reference. `false`: each "
+        "step does, from the base of new adapters",
         "false with new adapters, else true",
     ),
     Key(
@@ -197,8 +181,8 @@ OBJECTIVE = [
         "scale_rewards",
         SCALES,
         None,
-        "with `grpo`: advantages are divided by the standard deviation of the rewards of their `group` (or `true`) or "
-        "of their step (`batch`), or not at all (`none` or `false`)",
+        "with `grpo`: standard deviation that divides advantages, of the `group` (`true`) or step (`batch`), or "
+        "`none` (`false`)",
         "group",
     ),
     Key(
@@ -212,8 +196,7 @@ OBJECTIVE = [
         "importance_sampling_level",
         choice("token", "sequence"),
         None,
-        "with `grpo`: `token` is one ratio for each token; `sequence` is one for each completion, from the mean of its "
-        "log ratios (GSPO)",
+        "with `grpo`: one ratio for each `token`, or for each `sequence` from the mean of its log ratios (GSPO)",
         "token",
     ),
     Key(
@@ -235,25 +218,24 @@ OBJECTIVE = [
         "max_completion_length",
         COUNT,
         None,
-        "with `reward_funcs`: the most tokens of a completion; with `loss_type: dr_grpo`: the tokens that the loss of "
-        "each completion is divided by",
+        "with `reward_funcs`: most tokens of a completion, and the divisor of its loss with `loss_type: dr_grpo`",
         "256",
     ),
     Key(
         "reward_funcs",
         TEXTS,
         None,
-        "with `grpo`: functions that score sampled completions, such as `rewards.score` for the function `score` in "
-        "`rewards.py` of the working directory. Several add up. The run then samples the completions of each step",
+        "with `grpo`: functions such as `rewards.score` that score completions, which the run then samples. Several "
+        "add up",
         "none: completions are recorded",
     ),
     Key("num_generations", whole(2), None, "with `reward_funcs`: completions of each prompt", "8"),
-    Key("top_k", whole(0), None, "with `reward_funcs`: each token is one of so many likeliest; 0: of all", "0"),
+    Key("top_k", whole(0), None, "with `reward_funcs`: sample only from the k likeliest tokens. 0: no limit", "0"),
     Key(
         "top_p",
         ABOVE_ZERO,
         None,
-        "with `reward_funcs`: each token is one of the likeliest that have so much probability together",
+        "with `reward_funcs`: sample only from the likeliest tokens whose probabilities add up to this",
         "1",
     ),
 ]

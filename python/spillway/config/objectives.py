@@ -65,8 +65,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "dpo",
-            "direct preference optimisation of pairs (columns `prompt`, `chosen` and `rejected`). The reference is the "
-            "model before the first step; `precompute_ref_log_probs` says when its log-probabilities are computed",
+            "direct preference optimisation of pairs",
             1e-6,
             {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True, **REFERRED},
             losses=("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down"),
@@ -77,8 +76,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "orpo",
-            "the likelihood of prompt and chosen answer, and the odds ratio of the two answers, for the columns of "
-            "`dpo`. It needs no reference",
+            "the likelihood of prompt and chosen answer, and the odds ratio of the two answers",
             1e-6,
             {"beta": 0.1, "disable_dropout": True},
             columns=PAIR,
@@ -89,8 +87,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "cpo",
-            "contrastive preference optimisation for the columns of `dpo`. It needs no reference. With "
-            "`loss_type: simpo` it is SimPO",
+            "contrastive preference optimisation of pairs; SimPO with `loss_type: simpo`",
             1e-6,
             {
                 "beta": 0.1,
@@ -109,8 +106,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "kto",
-            "Kahneman-Tversky optimisation of single answers (columns `prompt`, `completion` and `label`, true or "
-            "false). The reference is that of `dpo`",
+            "Kahneman-Tversky optimisation of single answers",
             1e-6,
             {
                 "beta": 0.1,
@@ -130,8 +126,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "distill",
-            "distillation: the rows of `sft`, and for each label token the distribution that a `teacher` gives, whose "
-            "largest logits a first pass stores",
+            "a teacher's distribution of each label token",
             2e-5,
             {
                 "teacher": None,
@@ -145,8 +140,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "reward",
-            "a reward model of pairs (columns `chosen` and `rejected`, with or without `prompt` and `margin`). A head "
-            "of one label replaces the vocabulary's",
+            "a score of each row, from pairs; its head replaces the vocabulary's",
             1e-4,
             {"center_rewards_coefficient": None, "disable_dropout": True},
             columns=ANSWERS,
@@ -155,16 +149,14 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "text-classification",
-            "classes or numbers of whole rows, by transformers' `AutoModelForSequenceClassification` (a column `text`, "
-            "`messages`, `prompt` or `sentence`, or two such as `sentence1` and `sentence2`, and `label` or `labels`)",
+            "classes or numbers of whole rows",
             2e-5,
             {**CLASSES, "problem_type": None, "text_pair_field": None},
             is_labelled=True,
         ),
         ObjectiveEntry(
             "token-classification",
-            "classes of words, by transformers' `AutoModelForTokenClassification` (the columns `tokens` and "
-            "`ner_tags` or `labels`, both lists)",
+            "classes of words",
             2e-5,
             CLASSES,
             is_labelled=True,
@@ -172,9 +164,7 @@ OBJECTIVES = {
         ),
         ObjectiveEntry(
             "grpo",
-            "group relative policy optimisation of recorded completions, the columns `prompt`, `completions`, "
-            "`rewards` and `old_logprobs`. `reward_funcs` makes the run sample the completions of a column `prompt`. "
-            "`beta` above 0 adds a reference as with `dpo`",
+            "group relative policy optimisation of sampled completions",
             1e-6,
             {
                 "beta": 0.0,

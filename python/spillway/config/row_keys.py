@@ -24,16 +24,15 @@ ROWS = [
     Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
     Key("completion_field", TEXT, None, "column with the completion", "found by name"),
     Key("messages_field", TEXT, None, "column with the messages", "found by name"),
-    Key(
-        "prompt_template",
-        choice(*TEMPLATES),
-        LINES,
-        "prompt of rows with `instruction`, `input` and `output`: the texts as `lines`, the prompt of `alpaca`, or "
-        "turns of the `chat` template",
-    ),
+    Key("prompt_template", choice(*TEMPLATES), LINES, "prompt of rows with `instruction`, `input` and `output`"),
     Key("completion_only_loss", FLAG, True, "the loss counts the completion and not the prompt"),
     Key("assistant_only_loss", FLAG, True, "in messages, the loss counts only the assistant's turns"),
-    Key("max_length", whole(2), 1024, "largest number of tokens in a row. Longer rows are cut"),
+    Key(
+        "max_length",
+        whole(2),
+        1024,
+        "largest number of tokens in a row. Longer rows are cut, or refused if no part may be missing",
+    ),
     Key("packing", FLAG, False, "rows are joined and cut into pieces of `max_length`"),
     Key("eval_packing", FLAG, None, "`packing` for `eval_dataset`", "as `packing`"),
 ]

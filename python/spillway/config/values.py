@@ -39,6 +39,7 @@ class Kind:
     parse: Callable[[Any], Any]
     many: bool = False  # a list, given one by one on the command line
     bare: bool = False  # "--key" alone means true, "--no-key" false
+    names: tuple[str, ...] = ()  # the values, if there are a few
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ def choice(*names: str, single: bool = False) -> Kind:
             raise ValueError
         return text
 
-    return Kind("one of " + ", ".join(names), parse)
+    return Kind("one of " + ", ".join(names), parse, names=names)
 
 
 def synonym(meanings: Mapping[str, str], others: Collection[str]) -> Kind:
@@ -343,7 +344,7 @@ def synonym(meanings: Mapping[str, str], others: Collection[str]) -> Kind:
             raise ValueError
         return meanings[text]
 
-    return Kind("one of " + ", ".join(meanings), parse)
+    return Kind("one of " + ", ".join(meanings), parse, names=tuple(dict.fromkeys(meanings.values())))
 
 
 def parse_names(value: Any) -> list[str]:

@@ -9,10 +9,9 @@ import pytest
 
 import tiny
 import warm
-from folders import REPOSITORY
 from spillway.cli import main
 from spillway.cli.arguments import parse
-from spillway.cli.help import MAIN, reference
+from spillway.cli.help import MAIN
 from spillway.config.keys import KEYS
 
 HERE = Path(__file__).parent
@@ -108,13 +107,6 @@ def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path, signals: str,
     assert "finishing the step in progress" in error
     assert f"stopping at once, {said}" in error
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"] * saved
-
-
-def test_the_reference_is_made_from_the_table() -> None:
-    written = (REPOSITORY / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    assert written == reference(), "run scripts/make_reference.py"
-    script = REPOSITORY / "scripts" / "make_reference.py"
-    assert subprocess.run([sys.executable, str(script), "--check"]).returncode == 0
 
 
 def test_memory_that_runs_out_inside_the_engine_is_said_in_words() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tiny
+from folders import REPOSITORY
 from real_runs import names
 from spillway.cli import main
 from spillway.config import resolve
+from spillway.config.objectives import OBJECTIVES
 from spillway.data import loading
 from spillway.data.labels import IGNORED
 
@@ -25,6 +29,20 @@ FORMS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 }
 
 KEYS = {"instruction": {"prompt_template": "chat"}}
+
+
+def read_examples() -> list[tuple[str, str]]:
+    """Objectives and their example files, by the table of docs/reference/data.md."""
+    page = (REPOSITORY / "docs" / "reference" / "data.md").read_text(encoding="utf-8")
+    part = page.split("\n## Rows of each objective\n")[1].split("\n#")[0]
+    rows = [line.split("|")[1:-1] for line in part.splitlines() if line.startswith("| `")]
+    return [
+        (objective, file)
+        for row in rows
+        for objective in re.findall(r"`([\w-]+)`", row[0])
+        for file in re.findall(r"`(samples/[\w.]+)`", row[2])
+        if objective != "reward_funcs"
+    ]
 
 
 @pytest.fixture
@@ -80,6 +98,30 @@ def test_labels_of_a_classification_are_shown(given: Path, capsys: pytest.Captur
     rows = [{"text": "Rain fell.", "label": 1}, {"text": "He counted.", "label": 0}]
     assert main(show(given, rows, "--objective", "text-classification", "--num_labels", "2", "--json")) == 0
     assert [row["labels"] for row in json.loads(capsys.readouterr().out)["first"]] == [1, 0]
+
+
+@pytest.mark.parametrize(("objective", "file"), read_examples())
+def test_example_file_of_an_objective_has_rows_that_it_trains_on(
+    objective: str, file: str, given: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = tiny.model_directory(given / "teacher")
+    save_file({}, teacher / "model.safetensors")
+    (given / "rewards.py").write_text("def score(completions, **columns):\n    return [0.0] * len(completions)\n")
+    monkeypatch.chdir(given)
+    more = {
+        "text-classification": ["--id2label", '["negative", "positive"]'],
+        "token-classification": ["--id2label", '["other", "person", "place"]'],
+        "grpo": ["--reward_funcs", "rewards.score"],
+        "distill": ["--teacher", str(teacher)],
+    }
+    command = ["rows", "--model", str(given / "model"), "--dataset", str(REPOSITORY / file), "--objective", objective]
+    assert main([*command, *more.get(objective, []), "--json"]) == 0, capsys.readouterr().err
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rows"] in (4, 8) and shown["first"]
+
+
+def test_example_files_cover_every_objective() -> None:
+    assert {objective for objective, _ in read_examples()} == OBJECTIVES.keys()
 
 
 def test_count_limits_what_is_shown_and_not_what_is_counted(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
