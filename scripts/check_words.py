@@ -98,7 +98,7 @@ KEPT = {
     ("spillway/device/staging_ring.cc", "visit"): "std::visit",
     ("spillway/device/cuda_launch.cc", "visit"): "std::visit",
     ("spillway/device/work.cc", "visit"): "std::visit",
-    ("spillway/plan/field_json.h", "visit"): "std::visit",
+    ("spillway/base/field_json.h", "visit"): "std::visit",
     ("tests/python/project/test_engine_stub.py", "visit"): "a method of Python's ast",
     ("scripts/make_stubs.py", "visit"): "methods of Python's ast",
     ("spillway/optimizer.h", "residual"): "a name in files",

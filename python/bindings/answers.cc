@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/base/field_json.h"
 #include "spillway/execute/telemetry_fields.h"
-#include "spillway/plan/field_json.h"
 #include "spillway/plan/fits_fields.h"
 #include "spillway/plan/summary_fields.h"
 #include "struct.h"

@@ -16,15 +16,6 @@
 
 using spillway::Field;
 
-/// A field that Python has as another type: an enumerator as its word.
-template <class T, class V>
-struct View {
-  using Value = V;
-  const char* name;
-  V (*get)(const T& it);
-  void (*set)(T& it, V value);
-};
-
 /// True if both have one type and equal attributes.
 bool are_alike(nanobind::handle self, nanobind::handle other, const std::vector<const char*>& names);
 /// "Type(name=value, ...)".
@@ -98,6 +89,14 @@ constexpr auto convert_words(const Field<T, std::optional<V>>& field) {
   } else {
     return field;
   }
+}
+template <class T, class V>
+constexpr auto convert_words(const spillway::View<T, V>& view) {
+  return view;
+}
+template <class F>
+constexpr auto convert_words(const spillway::ByHand<F>& field) {
+  return convert_words(static_cast<const F&>(field));
 }
 
 /// Binds T with spillway::kFields<T>. Such a struct may be sent to another process.

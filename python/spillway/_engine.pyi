@@ -228,7 +228,7 @@ class NodeProfile:
         self,
         *,
         id: int | None = None,
-        cxl: bool | None = None,
+        kind: str | None = None,
         capacity: int | None = None,
         update_elements_per_second: float | None = None,
         to_gpus_bytes_per_second: float | None = None,
@@ -246,7 +246,7 @@ class NodeProfile:
         promised_latency_seconds: float | None = None,
     ) -> None: ...
     id: int  # shown as numa:ID
-    cxl: bool  # a card without CPUs; else DRAM
+    kind: str  # "dram", or "cxl": a card without CPUs
     capacity: int  # bytes
     update_elements_per_second: float  # AdamW of exact states that lie there, as many threads as saturate it
     to_gpus_bytes_per_second: float  # all transfers from it to GPUs together
@@ -341,14 +341,14 @@ class AttentionRate:
         self,
         *,
         tokens: int | None = None,
+        head_size: int | None = None,
         forward_flops_per_second: float | None = None,
         backward_flops_per_second: float | None = None,
-        head_size: int | None = None,
     ) -> None: ...
     tokens: int
+    head_size: int  # channels of a head; 0 = unknown
     forward_flops_per_second: float
     backward_flops_per_second: float  # of twice the operations of forward
-    head_size: int  # channels of a head; 0 = unknown
 
 class OperationRate:
     """An operation of PyTorch that is bound by memory, named as in ATen: `mul`, `silu_backward`, `copy`. Bytes are
@@ -421,12 +421,12 @@ class GpuProfile:
         to_gpu_bytes_per_second: float | None = None,
         from_gpu_bytes_per_second: float | None = None,
         peer_bytes_per_second: float | None = None,
-        links: Sequence[LinkProfile] | None = None,
         elementwise_bytes_per_second: float | None = None,
         attention_forward_flops_per_second: float | None = None,
         attention_backward_flops_per_second: float | None = None,
         call_seconds: float | None = None,
         shares_dram: bool | None = None,
+        links: Sequence[LinkProfile] | None = None,
     ) -> None: ...
     name: str  # shown as gpu:NAME
     memory: int  # bytes, of which
@@ -436,12 +436,12 @@ class GpuProfile:
     to_gpu_bytes_per_second: float  # of its link
     from_gpu_bytes_per_second: float  # and the other way; both at once
     peer_bytes_per_second: float  # from and to the other GPUs, each way
-    links: list[LinkProfile]  # by NUMA node; nodes differ; empty: not measured
     elementwise_bytes_per_second: float  # read and written by operations on each element; 0 = in `flops`
     attention_forward_flops_per_second: float  # of the pairs that a causal mask leaves; 0 = as products
     attention_backward_flops_per_second: float  # the same, deterministic, of twice as many; 0 = as products
     call_seconds: float  # of the host, for each operation that it asks of the GPU; 0 = unknown
     shares_dram: bool  # its memory is the machine's DRAM
+    links: list[LinkProfile]  # by NUMA node; nodes differ; empty: not measured
 
 class Profile:
     """Rates and capacities of a machine."""

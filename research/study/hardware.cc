@@ -17,7 +17,7 @@ Hardware make_hardware(const machine::Profile& profile) {
   out.name = profile.machine.empty() ? "this machine" : profile.machine;
   for (const auto& node : profile.nodes) {
     out.nodes.push_back({.name = "numa:" + std::to_string(node.id),
-                         .cxl = node.cxl,
+                         .cxl = node.kind == machine::MemoryKind::cxl,
                          .capacity = node.capacity,
                          .update = kExactTraffic * node.update_elements_per_second,
                          .to_devices = node.to_gpus_bytes_per_second,

@@ -29,7 +29,7 @@ inline constexpr auto kFields<execute::DeviceCounters> = std::tuple(
     Field("name", &execute::DeviceCounters::name), Field("memory", &execute::DeviceCounters::memory),
     Field("to_device", &execute::DeviceCounters::to_device),
     Field("from_device", &execute::DeviceCounters::from_device), Field("notice", &execute::DeviceCounters::notice),
-    Field("passes", &execute::DeviceCounters::passes, Empty::written));
+    Field("passes", &execute::DeviceCounters::passes, InFile::write_always()));
 
 template <>
 inline constexpr auto kFields<execute::UpdateCounters> = std::tuple(
@@ -75,6 +75,6 @@ inline constexpr auto kFields<execute::MemoryPlaces> = std::tuple(Field("nodes",
                                                                   Field("chunks", &execute::MemoryPlaces::chunks),
                                                                   Field("elsewhere", &execute::MemoryPlaces::elsewhere),
                                                                   Field("aside", &execute::MemoryPlaces::aside,
-                                                                        Empty::written));
+                                                                        InFile::write_always()));
 
 }  // namespace spillway

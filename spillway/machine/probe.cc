@@ -28,7 +28,7 @@ void take_measured(NodeProfile& out, const std::vector<NodeAccess>& matrix) {
 NodeProfile profile_of(const sys::Node& node, double share) {
   NodeProfile out;
   out.id = static_cast<unsigned>(node.id);
-  out.cxl = node.cpus.empty();
+  out.kind = node.cpus.empty() ? MemoryKind::cxl : MemoryKind::dram;
   out.capacity = static_cast<Bytes>(static_cast<double>(node.total) * share);
   out.available = std::min(out.capacity, node.available);
   out.cpus = cpu_list(node);

@@ -33,10 +33,16 @@ struct PathProfile {
   return path;
 }
 
+/// Kind of a NUMA node.
+enum class MemoryKind : std::uint8_t {
+  dram,
+  cxl,  ///< a card without CPUs
+};
+
 /// A NUMA node. 0 = unknown, and of the transfers: bounded by the links alone.
 struct NodeProfile {
-  unsigned id = 0;                        ///< shown as numa:ID
-  bool cxl = false;                       ///< a card without CPUs; else DRAM
+  unsigned id = 0;  ///< shown as numa:ID
+  MemoryKind kind = MemoryKind::dram;
   Bytes capacity = 0;                     ///< bytes
   double update_elements_per_second = 0;  ///< AdamW of exact states that lie there, as many threads as saturate it
   double to_gpus_bytes_per_second = 0;    ///< all transfers from it to GPUs together

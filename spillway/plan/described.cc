@@ -85,7 +85,7 @@ class Describer {
   void set_memory() {
     if (out_.dram_budget == 0) {
       Bytes cards = 0;
-      for (const auto& node : profile_.nodes) cards += node.cxl ? node.capacity : 0;
+      for (const auto& node : profile_.nodes) cards += node.kind == machine::MemoryKind::cxl ? node.capacity : 0;
       out_.dram_budget = static_cast<Bytes>(kTaken * static_cast<double>(profile_.dram_available + cards));
     }
     if (gpu_) out_.process_bytes = std::max(out_.process_bytes, kProcessOfGpu);
@@ -98,7 +98,8 @@ class Describer {
     }
     for (auto& node : out_.nodes) node = node_of(node.id, node.capacity);
     // Transient buffers lie on the first node.
-    std::ranges::stable_partition(out_.nodes, [&](const NodeSettings& node) { return !known(node.id)->cxl; });
+    std::ranges::stable_partition(
+        out_.nodes, [&](const NodeSettings& node) { return known(node.id)->kind == machine::MemoryKind::dram; });
   }
 
   [[nodiscard]] const machine::NodeProfile* known(unsigned id) const {

@@ -9,7 +9,7 @@ namespace {
 machine::NodeProfile together(const std::vector<machine::NodeProfile>& nodes, unsigned processes) {
   machine::NodeProfile out;
   for (const auto& node : nodes) {
-    if (node.cxl) continue;
+    if (node.kind == machine::MemoryKind::cxl) continue;
     out.capacity += node.capacity / processes;
     out.update_elements_per_second += node.update_elements_per_second / processes;
     out.to_gpus_bytes_per_second += node.to_gpus_bytes_per_second / processes;

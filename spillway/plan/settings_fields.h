@@ -96,7 +96,7 @@ inline constexpr auto kFields<plan::EngineSettings> = std::tuple(
     Field("saved_activations", &plan::EngineSettings::saved_activations),
     Field("placement", &plan::EngineSettings::placement), Field("window", &plan::EngineSettings::window),
     Field("storage", &plan::EngineSettings::storage), Field("near", &plan::EngineSettings::near),
-    Field("nodes", &plan::EngineSettings::nodes), Field("profile", &plan::EngineSettings::profile),
+    Field("nodes", &plan::EngineSettings::nodes), ByHand{Field("profile", &plan::EngineSettings::profile)},
     Field("seconds", &plan::EngineSettings::seconds), Field("durability", &plan::EngineSettings::durability),
     Field("checkpoints", &plan::EngineSettings::checkpoints), Field("resumes", &plan::EngineSettings::resumes),
     Field("update_schedule", &plan::EngineSettings::update_schedule),

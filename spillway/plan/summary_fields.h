@@ -36,16 +36,17 @@ inline constexpr auto kFields<plan::SpillSeconds> = std::tuple(Field("paths", &p
                                                                Field("recompute", &plan::SpillSeconds::recompute));
 
 template <>
-inline constexpr auto kFields<plan::PlannedActivations> = std::tuple(
-    Field("layers", &plan::PlannedActivations::layers), Field("keep", &plan::PlannedActivations::keep),
-    Field("blocks", &plan::PlannedActivations::blocks), Field("bytes", &plan::PlannedActivations::bytes),
-    Field("tier", &plan::PlannedActivations::tier), Field("asked", &plan::PlannedActivations::asked, Empty::written),
-    Field("why", &plan::PlannedActivations::why), Field("spill", &plan::PlannedActivations::spill),
-    Field("spilled_blocks", &plan::PlannedActivations::spilled_blocks),
-    Field("spilled_bytes", &plan::PlannedActivations::spilled_bytes),
-    Field("spill_tier", &plan::PlannedActivations::spill_tier),
-    Field("spill_why", &plan::PlannedActivations::spill_why),
-    Field("seconds_of_a_layer", &plan::PlannedActivations::seconds_of_a_layer));
+inline constexpr auto kFields<plan::PlannedActivations> =
+    std::tuple(Field("layers", &plan::PlannedActivations::layers), Field("keep", &plan::PlannedActivations::keep),
+               Field("blocks", &plan::PlannedActivations::blocks), Field("bytes", &plan::PlannedActivations::bytes),
+               Field("tier", &plan::PlannedActivations::tier),
+               Field("asked", &plan::PlannedActivations::asked, InFile::write_always()),
+               Field("why", &plan::PlannedActivations::why), Field("spill", &plan::PlannedActivations::spill),
+               Field("spilled_blocks", &plan::PlannedActivations::spilled_blocks),
+               Field("spilled_bytes", &plan::PlannedActivations::spilled_bytes),
+               Field("spill_tier", &plan::PlannedActivations::spill_tier),
+               Field("spill_why", &plan::PlannedActivations::spill_why),
+               Field("seconds_of_a_layer", &plan::PlannedActivations::seconds_of_a_layer));
 
 template <>
 inline constexpr auto kFields<plan::PlannedFeatures> = std::tuple(Field("bytes", &plan::PlannedFeatures::bytes),
@@ -85,7 +86,7 @@ inline constexpr auto kFields<plan::RemotePath> = std::tuple(Field("name", &plan
 template <>
 inline constexpr auto kFields<plan::RemotePaths> = std::tuple(Field("paths", &plan::RemotePaths::paths),
                                                               Field("seconds", &plan::RemotePaths::seconds,
-                                                                    Empty::written),
+                                                                    InFile::write_always()),
                                                               Field("why", &plan::RemotePaths::why));
 
 template <>

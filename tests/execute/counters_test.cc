@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "spillway/base/field_json.h"
 #include "spillway/execute/telemetry_fields.h"
-#include "spillway/plan/field_json.h"
 #include "tests/execute/planned.h"
 
 namespace spillway::execute {

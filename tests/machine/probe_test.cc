@@ -27,12 +27,12 @@ TEST(NodeProfilesTest, SayWhatIsKnownAndWhatWasMeasured) {
   const auto nodes = node_profiles(machine(), matrix, 320 * GiB);
   ASSERT_EQ(nodes.size(), 2U);
   EXPECT_EQ(nodes[0].id, 0U);
-  EXPECT_FALSE(nodes[0].cxl);
+  EXPECT_EQ(nodes[0].kind, MemoryKind::dram);
   EXPECT_EQ(nodes[0].cpus, "0-3");
   EXPECT_EQ(nodes[0].capacity, 64 * GiB);
   EXPECT_EQ(nodes[0].available, 60 * GiB);
   EXPECT_EQ(nodes[0].update_elements_per_second, 0);
-  EXPECT_TRUE(nodes[1].cxl);
+  EXPECT_EQ(nodes[1].kind, MemoryKind::cxl);
   EXPECT_EQ(nodes[1].tier, 22);
   EXPECT_EQ(nodes[1].promised_read_bytes_per_second, 25e9);
   EXPECT_EQ(nodes[1].promised_latency_seconds, 350e-9);

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
+#include "tests/json_keys.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
 
@@ -33,7 +38,7 @@ Profile described() {
   auto out = sample();
   out.machine = "a server";
   out.comment = {"from a paper", "and fitted"};
-  out.nodes = {{0, false, 20 * GiB, 1.5e9, 0, 0}, {2, true, 100 * GiB, 0.4e9, 5.5e10, 3.5e10}};
+  out.nodes = {{0, MemoryKind::dram, 20 * GiB, 1.5e9, 0, 0}, {2, MemoryKind::cxl, 100 * GiB, 0.4e9, 5.5e10, 3.5e10}};
   out.gpus = {{"0", 80 * GiB, 1 * GiB, 4e14, 5e10, 5.25e10, 5.125e10, 2e11}};
   out.paths[1].capacity = 5'000'000'000;
   out.gpus[0].elementwise_bytes_per_second = 1e12;
@@ -63,6 +68,33 @@ TEST(ProfileJsonTest, ReturnsWhatWentIn) {
   plain.dram_total = 1;
   EXPECT_EQ(from_json(to_json(plain), "p"), plain);
   EXPECT_EQ(from_json(to_json(described()), "p"), described());
+}
+
+TEST(ProfileJsonTest, AFileHasTheOrderOfTheFormat) {
+  const auto lines = [](const Profile& profile) {
+    std::string out;
+    const auto json = nlohmann::ordered_json::parse(to_json(profile));
+    for (const auto& [key, value] : json.items()) out += key + " ";
+    return out;
+  };
+  EXPECT_EQ(to_json({.cores = 1, .dram_total = 2}), R"({
+  "spillway_profile": 2,
+  "cores": 1,
+  "dram_total": 2,
+  "dram_available": 0,
+  "nodes": [],
+  "gpus": [],
+  "paths": [],
+  "update_elements_per_second": 0.0,
+  "copy_bytes_per_second": 0.0,
+  "compute_flops_per_second": 0.0
+}
+)");
+  EXPECT_EQ(lines(described()),
+            "spillway_profile machine comment cores dram_total dram_available nodes gpus paths "
+            "update_elements_per_second update_elements_per_second_all_cores update_elements_per_second_beside "
+            "compute_share_beside_update copy_bytes_per_second compute_flops_per_second machines network "
+            "network_latency compute ");
 }
 
 TEST(ProfileJsonTest, ReadsTheFormatBefore) {
@@ -165,6 +197,115 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValueOfNodesAndGpus) {
     words.replace(at, std::string(bad.from).size(), bad.to);
     EXPECT_ERROR(std::ignore = from_json(words, "p"), ErrorCode::bad_input, bad.part);
   }
+}
+
+/// described() with every key that a profile may have.
+nlohmann::json with_every_key() {
+  auto out = described();
+  out.nodes[0] = {.capacity = 20 * GiB,
+                  .update_elements_per_second = 1.5e9,
+                  .available = 1 * GiB,
+                  .cpus = "0-3",
+                  .read_bytes_per_second = 3e10,
+                  .write_bytes_per_second = 2e10,
+                  .copy_bytes_per_second = 1e10,
+                  .update_elements_per_second_thread = 1e9,
+                  .update_threads = 2,
+                  .tier = 4,
+                  .promised_read_bytes_per_second = 2e11,
+                  .promised_write_bytes_per_second = 1e11,
+                  .promised_latency_seconds = 1e-7};
+  out.gpus[0].links = {{.node = 0, .to_gpu_bytes_per_second = 1e10}};
+  out.access = {{.distance = 10, .read = {15e9, 31e9, 2}}};
+  out.layers = {{.hidden = 896, .intermediate = 4864, .tokens = 1024, .flops_per_second = 3.5e12}};
+  return nlohmann::json::parse(to_json(out));
+}
+
+TEST(ProfileJsonTest, AWrongTypeIsRefusedByItsKey) {
+  const auto document = with_every_key();
+  for (const auto& key : testing::list_keys(document)) {
+    const auto words = testing::with_wrong_type(document, key).dump();
+    EXPECT_ERROR(std::ignore = from_json(words, "p"), ErrorCode::bad_input, "p: " + key.name + " is n");
+  }
+}
+
+TEST(ProfileJsonTest, AKeyIsOptionalOrItsAbsenceIsRefused) {
+  const std::set<std::string> optional = {"machine",
+                                          "comment",
+                                          "nodes",
+                                          "gpus",
+                                          "capacity of a path",
+                                          "to_gpus_bytes_per_second",
+                                          "from_gpus_bytes_per_second",
+                                          "available",
+                                          "cpus of a node",
+                                          "rate of a node",
+                                          "update_elements_per_second_thread",
+                                          "update_threads",
+                                          "tier",
+                                          "promised_read_bytes_per_second",
+                                          "promised_write_bytes_per_second",
+                                          "promised_latency_seconds",
+                                          "reserved",
+                                          "update_elements_per_second of a GPU",
+                                          "peer_bytes_per_second",
+                                          "links",
+                                          "elementwise_bytes_per_second",
+                                          "attention_forward_flops_per_second",
+                                          "attention_backward_flops_per_second",
+                                          "call_seconds",
+                                          "shares_dram",
+                                          "update_elements_per_second_all_cores",
+                                          "update_elements_per_second_beside",
+                                          "compute_share_beside_update",
+                                          "machines",
+                                          "network_latency",
+                                          "access",
+                                          "layers",
+                                          "fp32_flops_per_second",
+                                          "compute",
+                                          "attention",
+                                          "head_size",
+                                          "operations",
+                                          "libraries_bytes"};
+  const auto kind_of = [](const std::string& name, const std::string& key) -> std::string {
+    if (name.starts_with("paths") && key == "capacity") return "capacity of a path";
+    if (name.starts_with("nodes") && key == "cpus") return "cpus of a node";
+    if (name.starts_with("gpus") && key == "update_elements_per_second") return "update_elements_per_second of a GPU";
+    constexpr std::array kRates = {"read_bytes_per_second", "write_bytes_per_second", "copy_bytes_per_second"};
+    if (name.starts_with("nodes") && std::ranges::find(kRates, key) != kRates.end()) return "rate of a node";
+    return key;
+  };
+  const auto document = with_every_key();
+  for (const auto& key : testing::list_keys(document)) {
+    const auto words = testing::without(document, key).dump();
+    if (optional.contains(kind_of(key.name, key.key))) {
+      EXPECT_NO_THROW(std::ignore = from_json(words, "p")) << key.name;
+    } else if (key.name == "network") {
+      EXPECT_ERROR(std::ignore = from_json(words, "p"), ErrorCode::bad_input, "machines is 4, and network");
+    } else {
+      EXPECT_ERROR(std::ignore = from_json(words, "p"), ErrorCode::bad_input, "p: " + key.name + " is missing");
+    }
+  }
+}
+
+TEST(ProfileJsonTest, TheProfilesOfTheRepositoryComeBackWithAllThatTheySay) {
+  std::size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(SPILLWAY_PROFILES)) {
+    const auto profile = load_profile(file.path());
+    const auto written = to_json(profile);
+    EXPECT_EQ(to_json(from_json(written, "p")), written) << file.path();
+    auto both = nlohmann::json::parse(written);
+    const auto own = nlohmann::json::parse(std::ifstream(file.path()));
+    for (const auto& key : testing::list_keys(own)) {
+      const auto& value = own.at(key.at);
+      if (value.is_primitive() && value != 0 && value != false && key.key != "comment") {
+        EXPECT_EQ(both.at(key.at), value) << file.path() << ": " << key.name;
+      }
+    }
+    ++files;
+  }
+  EXPECT_GT(files, 20U);
 }
 
 TEST(ProfileJsonTest, RefusesWhatIsNoProfile) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/arena_layout.h"
-#include "spillway/plan/field_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/settings.h"

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "spillway/base/field_json.h"
 #include "spillway/plan/device_blocks.h"
-#include "spillway/plan/field_json.h"
 #include "spillway/plan/saved_choice.h"
 #include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"

@@ -300,8 +300,9 @@ TEST(Described, LayersKeepWhatAutogradSavesWhereThatIsKnown) {
 
 TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
   auto profile = workstation();
-  profile.nodes.insert(profile.nodes.begin(),
-                       {.id = 2, .cxl = true, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
+  profile.nodes.insert(
+      profile.nodes.begin(),
+      {.id = 2, .kind = machine::MemoryKind::cxl, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
   const auto all = described(settings(), profile).nodes;
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].id, 0U) << "what comes and goes lies in DRAM";
@@ -316,7 +317,8 @@ TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
 
 TEST(Described, UpdateRatesFollowTheBytesOfAnUpdate) {
   auto profile = workstation();
-  profile.nodes.push_back({.id = 2, .cxl = true, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
+  profile.nodes.push_back(
+      {.id = 2, .kind = machine::MemoryKind::cxl, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
   auto description = parse_description(model());
   const auto of = [&] { return describe_machine(description, settings(), profile).settings; };
   EXPECT_EQ(of().nodes[0].update, 2e9) << "profiles state the rate of AdamW with exact states";

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/field_json.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/fits_fields.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"

@@ -2,10 +2,29 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <set>
+
 #include "spillway/base/error.h"
+#include "tests/json_keys.h"
+#include "tests/sys/failing.h"
 
 namespace spillway::plan {
 namespace {
+
+constexpr const char* kEveryKey =
+    R"({"compute_dtype": "fp32", "weight_dtype": "bf16", "optimizer": "lion", "state_format": "bf16", "seed": 7,
+          "hidden_size": 8, "micro_batches": 4, "accumulation": 2, "virtual_ranks": 2, "tokens": 6, "tied_head": true,
+          "world": 4, "rank": 3, "machines": 2, "step_tokens": 24, "chunk_elements": 4096,
+          "subspaces": {"check_every": 5, "threshold": 0.5, "rotate": 3},
+          "blocks": [{"name": "e", "role": "embedding", "tensors": [{"name": "t", "shape": [9, 8], "decay": true}]},
+                     {"name": "l", "role": "layer", "tensors": [
+                        {"name": "a", "shape": [8, 8], "subspace": {"rank": 4, "nonzeros": 2}},
+                        {"name": "b", "shape": [64, 8], "frozen": true, "form": "nf4", "pieces": 2},
+                        {"name": "x", "shape": [2, 256, 512], "frozen": true, "form": "nf4", "pieces": 2, "apart": true,
+                         "asked": 0.25, "asked_by_piece": [0.375, 0.125]},
+                        {"name": "c", "shape": [8, 8], "frozen": true, "table": true},
+                        {"name": "d", "shape": [8], "wide": true}]}]})";
 
 TEST(Json, DescriptionsThatMakeNoSenseAreRefusedByKey) {
   const auto error_of = [](const std::string& keys) -> std::string {
@@ -25,22 +44,15 @@ TEST(Json, DescriptionsThatMakeNoSenseAreRefusedByKey) {
 }
 
 TEST(Json, ADescriptionIsReadAsItWasWritten) {
-  const auto read = parse_description(
-      R"({"compute_dtype": "fp32", "weight_dtype": "bf16", "optimizer": "lion", "state_format": "bf16", "seed": 7,
-          "hidden_size": 8, "micro_batches": 4, "accumulation": 2, "virtual_ranks": 2, "tokens": 6, "tied_head": true,
-          "world": 4, "rank": 3, "machines": 2, "step_tokens": 24, "chunk_elements": 4096,
-          "subspaces": {"check_every": 5, "threshold": 0.5, "rotate": 3},
-          "blocks": [{"name": "e", "role": "embedding", "tensors": [{"name": "t", "shape": [9, 8], "decay": true}]},
-                     {"name": "l", "role": "layer", "tensors": [
-                        {"name": "a", "shape": [8, 8], "subspace": {"rank": 4, "nonzeros": 2}},
-                        {"name": "b", "shape": [64, 8], "frozen": true, "form": "nf4", "pieces": 2},
-                        {"name": "x", "shape": [2, 256, 512], "frozen": true, "form": "nf4", "pieces": 2, "apart": true,
-                         "asked": 0.25, "asked_by_piece": [0.375, 0.125]},
-                        {"name": "c", "shape": [8, 8], "frozen": true, "table": true},
-                        {"name": "d", "shape": [8], "wide": true}]}]})");
+  const auto read = parse_description(kEveryKey);
   const auto written = to_json(read);
   const auto again = parse_description(written);
   EXPECT_EQ(to_json(again), written);
+  auto expected = nlohmann::json::parse(kEveryKey);
+  for (auto& block : expected.at("blocks")) {
+    for (auto& tensor : block.at("tensors")) tensor.emplace("decay", false);  // always written
+  }
+  EXPECT_EQ(written, expected.dump(2));
   EXPECT_EQ(again.world, (state::World{.size = 4, .rank = 3, .local = 2}));
   EXPECT_EQ(again.computes(), state::ComputeType::fp32);
   EXPECT_EQ(again.optimizer, &optim::lion);
@@ -59,6 +71,29 @@ TEST(Json, ADescriptionIsReadAsItWasWritten) {
   EXPECT_EQ(again.layout().chunks().size(), read.layout().chunks().size());
   EXPECT_TRUE(tensors[3].table);
   EXPECT_EQ(tensors[4].form, state::Form::fp32);
+}
+
+TEST(Json, AWrongTypeIsRefusedByItsKey) {
+  const auto document = nlohmann::json::parse(kEveryKey);
+  for (const auto& key : testing::list_keys(document)) {
+    const auto words = testing::with_wrong_type(document, key).dump();
+    EXPECT_ERROR(std::ignore = parse_description(words), ErrorCode::bad_input,
+                 "the key " + key.name + " has the value");
+  }
+}
+
+TEST(Json, AMissingKeyIsRefusedByItsNameIfEachFileHasIt) {
+  const std::set<std::string> required = {"compute_dtype", "hidden_size", "micro_batches", "tokens", "blocks",
+                                          "name",          "role",        "tensors",       "shape",  "nonzeros"};
+  const auto document = nlohmann::json::parse(kEveryKey);
+  for (const auto& key : testing::list_keys(document)) {
+    const auto words = testing::without(document, key).dump();
+    if (required.contains(key.key) || key.name.ends_with("subspace.rank")) {
+      EXPECT_ERROR(std::ignore = parse_description(words), ErrorCode::bad_input, "the key " + key.name + " is missing");
+    } else if (!std::set<std::string>{"world", "frozen"}.contains(key.key)) {  // ranks and forms that need these
+      EXPECT_NO_THROW(std::ignore = parse_description(words)) << key.name;
+    }
+  }
 }
 
 TEST(Json, TheFormOfATensorIsSaidByName) {

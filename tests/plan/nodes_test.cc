@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/arena_layout.h"
-#include "spillway/plan/field_json.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/regions.h"
 #include "spillway/plan/summary_fields.h"

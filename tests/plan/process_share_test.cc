@@ -13,7 +13,7 @@ machine::Profile node_of_four() {
   out.dram_available = 480 * GiB;
   out.nodes = {{.id = 0, .capacity = 256 * GiB, .update_elements_per_second = 4e9, .to_gpus_bytes_per_second = 60e9},
                {.id = 1, .capacity = 256 * GiB, .update_elements_per_second = 4e9, .to_gpus_bytes_per_second = 60e9},
-               {.id = 2, .cxl = true, .capacity = 128 * GiB}};
+               {.id = 2, .kind = machine::MemoryKind::cxl, .capacity = 128 * GiB}};
   const machine::GpuProfile gpu{.memory = 80 * GiB,
                                 .to_gpu_bytes_per_second = 50e9,
                                 .from_gpu_bytes_per_second = 40e9,

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "spillway/plan/field_json.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/plan/link.h"
 #include "spillway/plan/planner.h"

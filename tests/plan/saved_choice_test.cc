@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/field_json.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
+#include "tests/json_keys.h"
+#include "tests/sys/failing.h"
 
 namespace spillway::plan {
 namespace {
@@ -56,6 +58,22 @@ TEST(SettingsJson, MissingKeysHaveTheirDefaults) {
   EXPECT_EQ(read.dram_budget, 7U);
   EXPECT_TRUE(read.clipping);
   EXPECT_FALSE(read.device.has_value());
+}
+
+TEST(SettingsJson, AWrongTypeIsRefusedByItsKey) {
+  const auto document = to_json(full());
+  for (const auto& key : testing::list_keys(document)) {
+    EXPECT_ERROR(std::ignore = parse_settings(testing::with_wrong_type(document, key)), ErrorCode::bad_input,
+                 "the key " + key.name + " has the value");
+  }
+}
+
+TEST(SettingsJson, AKeyMayBeMissing) {
+  const auto document = to_json(full());
+  for (const auto& key : testing::list_keys(document)) {
+    if (key.name.find("links") != std::string::npos) continue;  // an entry of a profile, whose keys are required
+    EXPECT_NO_THROW(std::ignore = parse_settings(testing::without(document, key))) << key.name;
+  }
 }
 
 TEST(SettingsJson, WrongValuesAreRefusedByKey) {

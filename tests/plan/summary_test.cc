@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "spillway/plan/field_json.h"
+#include "spillway/base/field_json.h"
 #include "spillway/plan/fits_fields.h"
 #include "spillway/plan/summary_fields.h"
 #include "tests/plan/case.h"

@@ -134,7 +134,7 @@ def node_table(profile: Profile) -> Table:
     for node in profile.nodes:
         found.add_row(
             str(node.id),
-            "cxl" if node.cxl else "dram",
+            node.kind,
             size(node.capacity),
             size(node.available),
             node.cpus,

@@ -414,11 +414,11 @@ def changes(asked: Asked, dram: int) -> Iterator[Change]:
     more.dram_total += GIB
     more.dram_available += GIB
     nodes = more.nodes
-    for node in [node for node in nodes if not node.cxl][:1]:
+    for node in [node for node in nodes if node.kind == "dram"][:1]:
         node.capacity += GIB
     more.nodes = nodes
     yield "1 GiB more DRAM" + (" for each process" if shared else ""), altered(asked, more, dram + GIB)
-    for card in [node for node in asked.profile.nodes if node.cxl and not shared][:1]:
+    for card in [node for node in asked.profile.nodes if node.kind == "cxl" and not shared][:1]:
         more, another = copy.copy(asked.profile), copy.copy(card)
         another.id = 1 + max(node.id for node in more.nodes)
         more.nodes = [*more.nodes, another]
