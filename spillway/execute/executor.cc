@@ -47,7 +47,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
     bank.ended.assign(n, 1);
     bank.issued.assign(n, 0);
     bank.kept.assign(schedule.update_task.size(), 0);
-    bank.asked.assign(schedule.update_task.size(), 0);
+    bank.asked.resize(schedule.update_task.size());
     bank.times.assign(n, {});
   }
   last_times_.assign(n, {});
@@ -91,7 +91,8 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     work.pop_back();
     auto& its_bank = bank(it.instance);
     its_bank.ended[it.task] = 1;
-    if (schedule_.tasks[it.task].when.only == plan::OnlyIf::asked) compute_wake_.notify_all();
+    const auto& when = schedule_.tasks[it.task].when;
+    if (when.only == plan::OnlyIf::asked || when.waits()) compute_wake_.notify_all();
     each_follower(it, [&](const Start& follower) {
       if (!follows_issue(follower, it)) release(follower, transfers, work);
     });
@@ -129,7 +130,7 @@ const plan::Pass* Executor::next() {
   throw_failure();
   bank(instances_ - 1).times[pass.task].start = now();
   held_ = pass.asks;
-  std::erase_if(held_, [&](Index t) { return !is_held(bank(instances_ - 1), schedule_.tasks[t]); });
+  std::erase_if(held_, [&](Index t) { return !bank(instances_ - 1).asked.holds(schedule_.tasks[t], facts); });
   if (copies_) await_needs(lock, static_cast<Index>(pass_));
   return &pass;
 }
@@ -194,7 +195,7 @@ void Executor::ask(plan::Range chunks) {
     const std::lock_guard lock(mutex_);
     auto& asked = bank(instances_ - 1).asked;
     const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
-    for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
+    for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked.ask(schedule_, c, work_);
     release_held([&](const Task& task) { return brings(task, chunks); }, transfers);
   }
   launch(transfers);
@@ -208,7 +209,7 @@ void Executor::await(plan::Range chunks) {
   for (const auto t : schedule_.passes[pass_].asks) {
     if (!brings(schedule_.tasks[t], chunks)) continue;
     tasks.push_back(t);
-    if (its_bank.asked[schedule_.tasks[t].what.index]) continue;
+    if (its_bank.asked.is_asked(schedule_.tasks[t].what.index)) continue;
     throw Error(ErrorCode::bad_input, "a backward pass asks for weights that its forward pass did not ask for");
   }
   const auto begin = now();

@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "spillway/execute/asked_chunks.h"
 #include "spillway/execute/copies.h"
 #include "spillway/execute/lateness.h"
 #include "spillway/execute/network_lane.h"
@@ -71,8 +72,8 @@ struct InstanceBank {
   std::vector<std::uint8_t> ended;
   std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
   std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
-  std::vector<std::uint8_t> asked;   ///< by chunk: a pass has asked for it
-  plan::StepFacts facts;             ///< that conditions of tasks ask
+  AskedChunks asked;
+  plan::StepFacts facts;  ///< that conditions of tasks ask
   std::vector<Times> times;
 };
 
@@ -136,7 +137,6 @@ class Executor final : private UpdateLanes::Client {
   };
 
   [[nodiscard]] bool runs(const InstanceBank& bank, const plan::Task& task) const;
-  [[nodiscard]] bool is_held(const InstanceBank& bank, const plan::Task& task) const;
   template <class Filter>
   void release_held(const Filter& filter, std::vector<Start>& transfers);  // locked
   void open_bank(InstanceBank& bank, Mode mode);                           // locked

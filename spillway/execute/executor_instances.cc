@@ -8,21 +8,23 @@ namespace spillway::execute {
 using plan::Phase;
 using plan::Task;
 
-bool Executor::runs(const InstanceBank& its_bank, const Task& task) const {
-  struct ChunkFacts {
-    const InstanceBank& bank;
-    const UpdateWork& work;
-    [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
-    [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
-    [[nodiscard]] bool keeps_early_update(Index c) const { return bank.kept[c] != 0; }
-    [[nodiscard]] bool is_asked(Index c) const { return bank.asked[c] != 0; }
-  };
-  return task.when.runs(its_bank.facts, ChunkFacts{its_bank, work_}, task.what.index, task.what.end());
-}
+namespace {
 
-/// True if a pass of the instance begins the task, and lets it go.
-bool Executor::is_held(const InstanceBank& its_bank, const Task& task) const {
-  return task.when.only == plan::OnlyIf::asked && task.when.phase == plan::Phase::forward && its_bank.facts.passes;
+struct ChunkFacts {
+  const InstanceBank& bank;
+  const UpdateWork& work;
+  [[nodiscard]] bool has_refit(plan::Index c) const { return work.refits(c); }
+  [[nodiscard]] bool is_refit_due(plan::Index c) const { return work.refit_is_due(c); }
+  [[nodiscard]] bool keeps_early_update(plan::Index c) const { return bank.kept[c] != 0; }
+  [[nodiscard]] bool is_asked(plan::Index c) const { return bank.asked.is_asked(c); }
+  [[nodiscard]] bool was_asked(plan::Index c) const { return bank.asked.was_asked(c); }
+  [[nodiscard]] bool is_due(plan::Index c) const { return bank.asked.is_due(c); }
+};
+
+}  // namespace
+
+bool Executor::runs(const InstanceBank& its_bank, const Task& task) const {
+  return task.when.runs(its_bank.facts, ChunkFacts{its_bank, work_}, task.what.index, task.what.end());
 }
 
 void Executor::begin(Mode mode) {
@@ -50,7 +52,7 @@ void Executor::begin(Mode mode) {
                                               follows_issue({instance, t}, {instance - 1, need.task}));
       count += !released;
     }
-    now_bank.waiting[t] = count + (is_held(now_bank, schedule_.tasks[t]) ? 1 : 0);
+    now_bank.waiting[t] = count + (now_bank.asked.holds(schedule_.tasks[t], now_bank.facts) ? 1 : 0);
     now_bank.ended[t] = now_bank.issued[t] = 0;
     now_bank.times[t] = {};
   }
@@ -84,14 +86,15 @@ void Executor::open_bank(InstanceBank& its_bank, Mode mode) {
                     .backward = mode.backward,
                     .early = mode.early,
                     .trial = mode.trial,
+                    .catches_up = true,
                     .has_changed_weights = changed_.updated,
                     .has_stored_weights = changed_.stored,
                     .updates = mode.updates};
   if (mode.passes) changed_ = {.updated = false, .stored = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
-  std::fill(its_bank.asked.begin(), its_bank.asked.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();
+  its_bank.asked.begin(schedule_, its_bank.facts, bank(instances_ + 1).asked, work_);
 }
 
 const std::vector<plan::Index>& Executor::end_early() {

@@ -8,7 +8,11 @@ namespace spillway::execute {
 void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped) {
   const auto& task = schedule_.tasks[start.task];
   auto& its_bank = bank(start.instance);
-  if (!runs(its_bank, task)) {
+  const bool runs_here = runs(its_bank, task);
+  if (brings_if_asked(task) && task.when.may_run(its_bank.facts)) {
+    for (auto c = task.what.index; c < task.what.end(); ++c) work_.expect_gradient(c, runs_here);
+  }
+  if (!runs_here) {
     if (traits(task.lane).server == plan::Server::network) network_->skip(start);
     skipped.push_back(start);
     return;

@@ -406,9 +406,10 @@ GROUPS: dict[str, list[Key]] = {
             "expert_loading",
             choice("whole", "on_demand"),
             "whole",
-            "with `load_in_4bit` or `load_in_8bit`: when the frozen experts of a layer come to its pass. `whole`: all "
-            "before it. `on_demand`: each when a token is routed to it, so that the others are not read. Adapters on "
-            "experts come whole. The results are bit-identical. A resume keeps the value",
+            "when the experts of a layer come to its pass. `whole`: all before it. `on_demand`: each when a token is "
+            "routed to it, so that the pass does not read the others. Updates of trained experts wait until then, "
+            "unless steps are durable. Adapters on experts come whole. The results are bit-identical. A resume keeps "
+            "the value",
         ),
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
