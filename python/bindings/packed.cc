@@ -43,8 +43,9 @@ void round_packed(const std::string& form, const Unrounded& values) {
 }
 
 std::uint64_t granule_values(const std::string& form, const std::string& weight_dtype) {
-  return spillway::state::granule_values(spillway::state::parse_packed_form(form),
-                                         spillway::state::parse_weight_type(weight_dtype));
+  using spillway::state::Form;
+  const auto kind = form == "as_run" ? Form::as_run : spillway::state::parse_packed_form(form);
+  return spillway::state::granule_values(kind, spillway::state::parse_weight_type(weight_dtype));
 }
 
 nb::bytes pack(const std::string& form, const Unrounded& values) {

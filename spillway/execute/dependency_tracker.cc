@@ -23,7 +23,7 @@ bool feeds_pass(const plan::Schedule& schedule, plan::Index task, plan::Index pa
          !schedule.passes[pass.what.index].on_host;
 }
 
-DependencyTracker::DependencyTracker(const plan::Schedule& schedule, const UpdateWork& work)
+DependencyTracker::DependencyTracker(const plan::Schedule& schedule, UpdateWork& work)
     : schedule_(schedule), work_(work) {
   const auto n = schedule.tasks.size();
   same_.resize(n);
@@ -36,7 +36,7 @@ DependencyTracker::DependencyTracker(const plan::Schedule& schedule, const Updat
     instance.ended.assign(n, 1);
     instance.issued.assign(n, 0);
     instance.kept.assign(schedule.update_task.size(), 0);
-    instance.asked.assign(schedule.update_task.size(), 0);
+    instance.asked.resize(schedule.update_task.size());
     instance.times.assign(n, {});
   }
   last_times_.assign(n, {});
@@ -54,7 +54,7 @@ void DependencyTracker::begin(const Mode& mode, Released& released) {
   const auto n = schedule_.tasks.size();
   open(instance, mode);
   for (Index t = 0; t < n; ++t) {
-    std::uint32_t waits = is_held(instance, schedule_.tasks[t]) ? 2 : 1;  // kept back until all are counted
+    std::uint32_t waits = instance.asked.holds(schedule_.tasks[t], instance.facts) ? 2 : 1;  // kept back until all are counted
     for (const auto& need : schedule_.tasks[t].needs) {
       const bool is_past = need.previous && (number == 0 || before.ended[need.task] ||
                                              follows_issue({number, t}, {number - 1, need.task}));
@@ -82,14 +82,15 @@ void DependencyTracker::open(Instance& instance, const Mode& mode) {
                     .backward = mode.backward,
                     .early = mode.early,
                     .trial = mode.trial,
+                    .catches_up = true,
                     .has_changed_weights = changed_.updated,
                     .has_stored_weights = changed_.stored,
                     .updates = mode.updates};
   if (mode.passes) changed_ = {.updated = false, .stored = false};
   std::ranges::fill(instance.kept, std::uint8_t{0});
-  std::ranges::fill(instance.asked, std::uint8_t{0});
   for (const auto chunk : early_) instance.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();
+  instance.asked.begin(schedule_, instance.facts, at(count_ + 1).asked, work_);
 }
 
 void DependencyTracker::close(const Start& last, Released& released) {
@@ -108,14 +109,11 @@ bool DependencyTracker::runs(const Instance& instance, const Task& task) const {
     [[nodiscard]] bool has_refit(Index c) const { return work.refits(c); }
     [[nodiscard]] bool is_refit_due(Index c) const { return work.refit_is_due(c); }
     [[nodiscard]] bool keeps_early_update(Index c) const { return instance.kept[c] != 0; }
-    [[nodiscard]] bool is_asked(Index c) const { return instance.asked[c] != 0; }
+    [[nodiscard]] bool is_asked(Index c) const { return instance.asked.is_asked(c); }
+    [[nodiscard]] bool was_asked(Index c) const { return instance.asked.was_asked(c); }
+    [[nodiscard]] bool is_due(Index c) const { return instance.asked.is_due(c); }
   };
   return task.when.runs(instance.facts, ChunkFacts{instance, work_}, task.what.index, task.what.end());
-}
-
-/// True if a pass of the instance begins the task, and lets it go.
-bool DependencyTracker::is_held(const Instance& instance, const Task& task) const {
-  return task.when.only == plan::OnlyIf::asked && task.when.phase == plan::Phase::forward && instance.facts.passes;
 }
 
 // ---- tasks ----
@@ -138,7 +136,12 @@ bool DependencyTracker::follows_issue(const Start& follower, const Start& start)
 void DependencyTracker::release(const Start& start, Released& released) {
   auto& instance = at(start.instance);
   if (--instance.waiting[start.task] != 0) return;
-  if (runs(instance, schedule_.tasks[start.task])) {
+  const auto& task = schedule_.tasks[start.task];
+  const bool runs_here = runs(instance, task);
+  if (brings_if_asked(task) && task.when.may_run(instance.facts)) {
+    for (auto c = task.what.index; c < task.what.end(); ++c) work_.expect_gradient(c, runs_here);
+  }
+  if (runs_here) {
     released.ready.push_back(start);
     return;
   }
@@ -152,7 +155,8 @@ void DependencyTracker::end_skipped(Released& released) {
     ends_.pop_back();
     auto& instance = at(it.instance);
     instance.ended[it.task] = 1;
-    if (schedule_.tasks[it.task].when.only == plan::OnlyIf::asked) released.awaited = true;
+    const auto& when = schedule_.tasks[it.task].when;
+    if (when.only == plan::OnlyIf::asked || when.waits()) released.awaited = true;
     each_follower(it, [&](const Start& follower) {
       if (!follows_issue(follower, it)) release(follower, released);
     });
@@ -196,7 +200,8 @@ plan::Index DependencyTracker::find_pass() {
 
 void DependencyTracker::begin_pass() {
   held_ = schedule_.passes[pass_].asks;
-  std::erase_if(held_, [&](Index t) { return !is_held(at(newest()), schedule_.tasks[t]); });
+  const auto& instance = at(newest());
+  std::erase_if(held_, [&](Index t) { return !instance.asked.holds(schedule_.tasks[t], instance.facts); });
 }
 
 template <class Filter>
@@ -212,7 +217,7 @@ void DependencyTracker::release_held(const Filter& filter, Released& released) {
 void DependencyTracker::ask(plan::Range chunks, Released& released) {
   auto& asked = at(newest()).asked;
   const bool forward = traits(schedule_.passes[pass_].kind).phase == plan::Phase::forward;
-  for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked[c] = 1;
+  for (auto c = chunks.first; forward && c < chunks.end(); ++c) asked.ask(schedule_, c, work_);
   release_held([&](const Task& task) { return brings(task, chunks); }, released);
 }
 
@@ -221,7 +226,7 @@ std::vector<plan::Index> DependencyTracker::find_asked(plan::Range chunks) const
   for (const auto t : schedule_.passes[pass_].asks) {
     if (!brings(schedule_.tasks[t], chunks)) continue;
     out.push_back(t);
-    if (at(newest()).asked[schedule_.tasks[t].what.index]) continue;
+    if (at(newest()).asked.is_asked(schedule_.tasks[t].what.index)) continue;
     throw Error(ErrorCode::bad_input, "a backward pass asks for weights that its forward pass did not ask for");
   }
   return out;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "spillway/execute/asked_chunks.h"
 #include "spillway/execute/update_queue.h"
 #include "spillway/execute/update_work.h"
 #include "spillway/execute/waits.h"
@@ -54,8 +55,8 @@ class DependencyTracker {
  public:
   using Index = plan::Index;
 
-  /// `work` knows the refits of chunks. Both references must outlive the tracker.
-  DependencyTracker(const plan::Schedule& schedule, const UpdateWork& work);
+  /// `work` knows the refits of chunks, and the updates that wait. Both references must outlive the tracker.
+  DependencyTracker(const plan::Schedule& schedule, UpdateWork& work);
 
   // Instances:
 
@@ -121,8 +122,8 @@ class DependencyTracker {
     std::vector<std::uint8_t> ended;
     std::vector<std::uint8_t> issued;  ///< a copy or update that a pass of the device needs is in its stream
     std::vector<std::uint8_t> kept;    ///< by chunk: its pending update was done early
-    std::vector<std::uint8_t> asked;   ///< by chunk: a pass has asked for it
-    plan::StepFacts facts;             ///< that conditions of tasks ask
+    AskedChunks asked;
+    plan::StepFacts facts;  ///< that conditions of tasks ask
     std::vector<Times> times;
   };
   /// Weights on the host that the device has older copies of, by what has changed them.
@@ -136,7 +137,6 @@ class DependencyTracker {
   }
   void open(Instance& instance, const Mode& mode);
   [[nodiscard]] bool runs(const Instance& instance, const plan::Task& task) const;
-  [[nodiscard]] bool is_held(const Instance& instance, const plan::Task& task) const;
   template <class Body>
   void each_follower(const Start& start, const Body& body) const;
   [[nodiscard]] bool follows_issue(const Start& follower, const Start& start) const;
@@ -147,7 +147,7 @@ class DependencyTracker {
   void close(const Start& last, Released& released);
 
   const plan::Schedule& schedule_;
-  const UpdateWork& work_;
+  UpdateWork& work_;
   std::vector<std::vector<Index>> same_, next_;  ///< followers within an instance and in the next
   std::array<Instance, 2> instances_;
   std::uint64_t count_ = 0;  ///< of instances

@@ -54,7 +54,7 @@ void Step::swap_pieces() {
 void Step::settle_updates() {
   if (passes_.left()) protocol_.require_idle("reading or changing weights");
   if (protocol_.pending()) commit_unless_done();
-  if (const auto pending = publish(); pending.pending) {
+  if (const auto pending = publish(); pending.pending || updater_.has_waiting()) {
     executor_.begin(mode(pending, false, false, false));
     if (executor_.next() != nullptr) throw Error(ErrorCode::internal, "a flush has passes");
   }

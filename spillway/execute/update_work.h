@@ -3,9 +3,14 @@
 
 #include <cstddef>
 
-#include "spillway/plan/placement.h"
+#include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
+
+/// True if the task moves gradients to the host only where a pass has asked for the weights.
+[[nodiscard]] inline bool brings_if_asked(const plan::Task& task) noexcept {
+  return task.when.only == plan::OnlyIf::asked && traits(task.what.kind).of_gradient;
+}
 
 /// The arithmetic of an update, in tiles that several threads may take. Calls must not throw.
 class UpdateWork {
@@ -20,6 +25,11 @@ class UpdateWork {
   virtual std::size_t tiles(plan::Index chunk, std::size_t part) const = 0;
   virtual void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) = 0;
   virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
+  /// Before the update: whether its gradient comes to the host. Else it is zero, for no token has met the weights.
+  virtual void expect_gradient(plan::Index /*chunk*/, bool /*comes*/) {}
+  /// The next update of a chunk that waits (Schedule::update_waits) takes all steps that the chunk has left out; false
+  /// if there are none. `has_gradient`: the last step has one, and is the only one; else the gradients are zeros.
+  virtual bool take_updates(plan::Index /*chunk*/, bool /*has_gradient*/) { return false; }
 
   // The background refit that a pass has left to do of a reduced chunk; by default none.
   static constexpr unsigned kRefitParts = 3;

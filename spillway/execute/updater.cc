@@ -1,5 +1,6 @@
 #include "spillway/execute/updater.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace spillway::execute {
@@ -12,7 +13,18 @@ Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, co
       arena_(arena),
       rows_(rows),
       sink_(sink),
-      undo_(schedule, arena) {
+      undo_(schedule, arena),
+      waiting_(schedule),
+      is_zero_(layout.chunks().size(), 0) {
+  Bytes largest = 0;
+  for (const auto& task : schedule.tasks) {
+    const bool waits = task.op == plan::Op::update && task.when.waits();
+    if (!waits && !brings_if_asked(task)) continue;
+    for (auto c = task.what.index; c < task.what.end(); ++c) {
+      largest = std::max(largest, grad_bytes(rule, layout.chunks()[c]));
+    }
+  }
+  zeros_.resize(largest);
   for (std::size_t lane = 0; lane < schedule.update_lanes(); ++lane) updates_.emplace_back(layout, rule_);
 }
 
@@ -27,6 +39,7 @@ std::byte* Updater::at(const plan::Place& place) const {
 }
 
 std::byte* Updater::grad(plan::Index chunk, bool early) const {
+  if (is_zero_[chunk] != 0) return zeros_.data();
   return at(early ? schedule_.early[chunk].grad : schedule_.groups[chunk].grad);
 }
 
@@ -44,7 +57,19 @@ void Updater::prepare(plan::Index chunk, bool early) {
   rows_->patch(it, grad(chunk, early));
 }
 
+bool Updater::take_updates(plan::Index chunk, bool has_gradient) {
+  if (!waiting_.take(chunk)) return false;
+  expect_gradient(chunk, has_gradient);
+  return true;
+}
+
 void Updater::run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) {
+  if (schedule_.update_waits(chunk)) {
+    for (const auto& step : waiting_.list_steps(chunk)) {
+      update_of(chunk).run(chunk, groups(chunk, early), step, part, tile);
+    }
+    return;
+  }
   update_of(chunk).run(chunk, groups(chunk, early), early ? early_step_ : step_, part, tile);
 }
 

@@ -7,6 +7,7 @@
 #include "spillway/execute/executor.h"
 #include "spillway/execute/sparse_embedding.h"
 #include "spillway/execute/undo_log.h"
+#include "spillway/execute/waiting_updates.h"
 #include "spillway/optim/step.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/sink/gradient_sink.h"
@@ -22,7 +23,12 @@ class Updater : public UpdateWork {
           const SparseEmbedding* rows, sink::GradientSink& sink);
 
   /// Sets the step that the pending updates apply; called while no update runs.
-  void set(const optim::Step& step) noexcept { step_ = step; }
+  void set(const optim::Step& step) {
+    step_ = step;
+    waiting_.add(step);
+  }
+  /// True if a chunk has left out an update (Schedule::update_waits).
+  [[nodiscard]] bool has_waiting() const { return waiting_.any(); }
   /// Sets the step that early updates apply; called before the step's first backward pass.
   void set_early(const optim::Step& step) noexcept { early_step_ = step; }
   [[nodiscard]] const UndoLog& undo() const noexcept { return undo_; }
@@ -36,6 +42,8 @@ class Updater : public UpdateWork {
   }
   void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) override;
   void finish(plan::Index chunk, bool early) override;
+  void expect_gradient(plan::Index chunk, bool comes) override { is_zero_[chunk] = comes ? 0 : 1; }
+  bool take_updates(plan::Index chunk, bool has_gradient) override;
 
   [[nodiscard]] bool refits(plan::Index chunk) const override;
   [[nodiscard]] bool refit_is_due(plan::Index chunk) const override { return sink_.due(tensor(chunk)); }
@@ -62,7 +70,10 @@ class Updater : public UpdateWork {
   const SparseEmbedding* const rows_;
   sink::GradientSink& sink_;
   const UndoLog undo_;
-  std::vector<ChunkUpdate> updates_;  ///< by update lane
+  WaitingUpdates waiting_;
+  std::vector<ChunkUpdate> updates_;      ///< by update lane
+  std::vector<std::uint8_t> is_zero_;     ///< by chunk: its gradient stays where passes compute, and is zero
+  mutable std::vector<std::byte> zeros_;  ///< that gradient
   optim::Step step_, early_step_;
 };
 

@@ -37,6 +37,7 @@ OnlyIf only_if(const Schedule& schedule, const Task& task) {
 }  // namespace
 
 bool Condition::may_run(const StepFacts& step) const noexcept {
+  if (waits() && step.catches_up) return true;
   switch (phase) {
     case Phase::update:
       return step.update && has_turn(step.updates);

@@ -20,6 +20,9 @@ enum class OnlyIf : std::uint8_t {
   due_refit,        ///< a refit of the chunk is due, in whichever process
   no_early_update,  ///< the early update of the chunk was not kept
   asked,            ///< a pass of this instance has asked for the chunk
+  asked_before,     ///< a pass of the step whose update is pending had asked for it
+  due,              ///< the chunk has updates to do in this instance (Schedule::update_waits)
+  due_or_asked,     ///< either
   kept_copies,      ///< no caller has stored weights that a device keeps a copy of
 };
 
@@ -28,8 +31,9 @@ struct StepFacts {
   bool update = false;  ///< updates are pending
   bool passes = true;   ///< forward and head_loss
   bool backward = true;
-  bool early = false;  ///< chunks with room for their old version are updated during backward
-  bool trial = false;  ///< gradients are written to no path
+  bool early = false;       ///< chunks with room for their old version are updated during backward
+  bool trial = false;       ///< gradients are written to no path
+  bool catches_up = false;  ///< updates that have waited for a pass to ask may run, even if no update is pending
   bool has_changed_weights = true, has_stored_weights = true;  ///< on the host, since the instance before (OnlyIf)
   std::uint64_t updates = 0;                                   ///< count of updates, the pending ones included
 };
@@ -44,11 +48,14 @@ struct Condition {
   double share = 1;              ///< of the average steps that have the task by its phase and turn
   bool is_free = false;          ///< an average step has no time and no bytes for it
 
+  /// True if updates that may wait decide whether it runs.
+  [[nodiscard]] bool waits() const noexcept { return only == OnlyIf::due || only == OnlyIf::due_or_asked; }
+
   /// True if the instance has the task, whatever is known of its chunks.
   [[nodiscard]] bool may_run(const StepFacts& step) const noexcept;
 
   /// True if the task of the chunks [first, end) runs in the instance. `facts` answers for a chunk has_refit(c),
-  /// is_refit_due(c), keeps_early_update(c) and is_asked(c).
+  /// is_refit_due(c), keeps_early_update(c), is_asked(c), was_asked(c) and is_due(c).
   template <class ChunkFacts>
   [[nodiscard]] bool runs(const StepFacts& step, const ChunkFacts& facts, Index first, Index end) const {
     if (!may_run(step)) return false;
@@ -70,6 +77,12 @@ struct Condition {
         return !facts.keeps_early_update(first);
       case OnlyIf::asked:
         return facts.is_asked(first);
+      case OnlyIf::asked_before:
+        return facts.was_asked(first);
+      case OnlyIf::due:
+        return facts.is_due(first);
+      case OnlyIf::due_or_asked:
+        return facts.is_due(first) || facts.is_asked(first);
       case OnlyIf::kept_copies:
         return !step.has_stored_weights;
     }

@@ -7,8 +7,8 @@
 namespace spillway::plan {
 namespace {
 
-bool converts(const Description& description, const state::Block& block) {
-  return description.widens() || block.packed;
+bool converts(const Description& description, const state::Layout& layout, const state::Block& block) {
+  return description.widens() || needs_copy(layout, block);
 }
 
 bool has_pieces(const state::Layout& layout, const state::Span& span) {
@@ -33,8 +33,14 @@ Bytes piece_bytes(const Description& description, const state::Layout& layout, c
 
 }  // namespace
 
+bool needs_copy(const state::Layout& layout, const state::Block& block) {
+  const auto first = layout.tensors().begin() + static_cast<std::ptrdiff_t>(block.first_tensor);
+  const auto has_pieces = [](const state::Tensor& it) { return it.spec.pieces > 0; };
+  return block.packed || std::any_of(first, first + static_cast<std::ptrdiff_t>(block.tensors), has_pieces);
+}
+
 bool converts(const Description& description, const state::Layout& layout, const Pass& pass) {
-  return !traits(pass.kind).of_rows && converts(description, layout.blocks()[pass.block]);
+  return !traits(pass.kind).of_rows && converts(description, layout, layout.blocks()[pass.block]);
 }
 
 state::ComputeType converted_type(const Description& description, const state::Chunk& chunk) noexcept {
@@ -87,7 +93,7 @@ std::vector<PieceSpan> piece_spans(const state::Layout& layout, std::size_t tens
 std::uint64_t weight_first(const Description& description, const state::Layout& layout, std::size_t tensor) {
   const auto& it = layout.tensors().at(tensor);
   const auto& block = layout.blocks()[it.block];
-  if (!converts(description, block)) return it.first;
+  if (!converts(description, layout, block)) return it.first;
   const auto unit = state::field_bytes(description.computes()).weight;
   Bytes before = 0;
   for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {

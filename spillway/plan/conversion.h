@@ -11,8 +11,10 @@
 
 namespace spillway::plan {
 
+/// True if the block has weights in a form that layers cannot multiply by, or pieces, whose copies lie in one place.
+[[nodiscard]] bool needs_copy(const state::Layout& layout, const state::Block& block);
 /// True if a pass multiplies by a copy of its weights. Layers may multiply in another type than the run's, or the block
-/// may have weights in a form that they cannot multiply by. A pass that gathers rows reads them as stored.
+/// may need a copy. A pass that gathers rows reads weights as stored.
 [[nodiscard]] bool converts(const Description& description, const state::Layout& layout, const Pass& pass);
 
 /// Type of a chunk's values in that copy: fp32 for chunks stored in fp32, else the type that layers multiply in.

@@ -115,10 +115,12 @@ class Deriver {
     rates.kept_backward = each(all.kept_backward);
   }
 
-  /// Seconds that a pass takes once for all micro-batches where it has packed weights: they are read, a copy written.
+  /// Seconds that a pass takes once for all micro-batches where it multiplies by a copy: weights are read, it is
+  /// written.
   [[nodiscard]] double conversion(const state::Block& block) const {
     Bytes bytes = 0;
-    for (auto c = block.first_chunk; block.packed && c < block.first_chunk + block.chunks; ++c) {
+    const bool copies = needs_copy(layout_, block);
+    for (auto c = block.first_chunk; copies && c < block.first_chunk + block.chunks; ++c) {
       const auto& chunk = layout_.chunks()[c];
       bytes += state::weight_bytes(description_.rule(), chunk) + converted_bytes(description_, chunk);
     }

@@ -272,6 +272,10 @@ struct Schedule {
   }
   /// True if a copy of the chunk on a device takes its change.
   [[nodiscard]] bool takes_change(Index chunk) const { return !changes.empty() && changes[chunk].weight.any(); }
+  /// True if the update of the chunk waits, in each step whose passes have not asked for the chunk, until a pass does.
+  [[nodiscard]] bool update_waits(Index chunk) const {
+    return update_task[chunk] != kNone && tasks[update_task[chunk]].when.only == OnlyIf::due;
+  }
   /// True if a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
     return update_task[chunk] != kNone && is_of_device(tasks[update_task[chunk]].lane);

@@ -440,7 +440,7 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
   std::vector<double> elements(update_lanes(schedule, rates), 0);
   for (const auto& task : schedule.tasks) {
     if (task.lane == Lane::update && task.when.only != OnlyIf::no_early_update) {
-      elements[task.unit] += static_cast<double>(task.bytes);
+      elements[task.unit] += static_cast<double>(task.bytes) * task.when.share;
     }
   }
   if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / rates.update_with(1);

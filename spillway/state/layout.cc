@@ -72,10 +72,26 @@ void check_pieces(const Tensor& tensor, ComputeType type) {
                                            " shares for its ", spec.pieces, " pieces that are apart"));
   }
   const auto whole = spec.pieces > 0 && tensor.elements % spec.pieces == 0 && tensor.piece() % unit == 0;
-  if (is_packed(spec.form) && whole) return;
-  throw Error(ErrorCode::bad_input,
-              text("tensor ", spec.name, " cannot be ", spec.apart ? "placed" : "converted", " in ", spec.pieces,
-                   " pieces: it has to be packed, and each piece a multiple of ", unit, " values"));
+  const auto plain = spec.form == Form::as_run && spec.training != Training::reduced;
+  if ((is_packed(spec.form) || plain) && whole) return;
+  throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be ", spec.apart ? "placed" : "converted",
+                                         " in ", spec.pieces, " pieces: it has to be packed or of the run's type",
+                                         ", and each piece a multiple of ", unit, " values"));
+}
+
+bool is_plain_apart(const TensorSpec& spec) noexcept {
+  return spec.apart && !is_packed(spec.form);
+}
+
+/// The number (Chunk::index) of a value of a tensor.
+std::uint64_t number_of(const Layout& layout, std::size_t tensor, std::uint64_t value) {
+  for (const auto& chunk : layout.chunks()) {
+    for (const auto& it : layout.spans(chunk.id)) {
+      if (it.tensor != tensor || value < it.tensor_first || value >= it.tensor_first + it.elements) continue;
+      return chunk.index + it.chunk_first + (value - it.tensor_first);
+    }
+  }
+  return 0;
 }
 
 }  // namespace
@@ -203,6 +219,19 @@ void Layout::add_layer(const BlockSpec& spec) {
     begin = add_matrices(begin, training);
   }
   blocks_.back().pass_chunks = blocks_.back().chunks;
+  if (std::ranges::none_of(spec.tensors, is_plain_apart)) return;
+  // Random numbers of an update are those of a layout without pieces.
+  auto plain = spec;
+  for (auto& tensor : plain.tensors) {
+    if (is_plain_apart(tensor)) tensor = {.name = tensor.name, .shape = tensor.shape, .training = tensor.training};
+  }
+  const Layout whole({plain}, chunk_elements_, alignment_, type_, scope_, shards());
+  const auto& block = blocks_.back();
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    if (spans_[c].empty()) continue;
+    const auto& first = spans_[c].front();
+    chunks_[c].index = number_of(whole, first.tensor - block.first_tensor, first.tensor_first) - first.chunk_first;
+  }
 }
 
 /// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.

@@ -349,10 +349,12 @@ TEST_F(AllExperts, ThatNobodyHasToAskForAreReadWhole) {
   EXPECT_GE(read() - before, 2 * experts);
 }
 
-TEST(PackedWeights, PiecesAreOfWhatIsPackedAndWholeBlocks) {
+TEST(PackedWeights, PiecesAreOfCodesOrOfTheRunsTypeAndWholeBlocks) {
   EXPECT_THROW(static_cast<void>(layer_of_experts(Form::nf4, std::nullopt, 7).layout()), Error);
   EXPECT_THROW(static_cast<void>(layer_of_experts(Form::nf4, std::nullopt, 9 * 80 * 96).layout()), Error);
-  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::as_run, std::nullopt, 9).layout()), Error);
+  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::as_run, std::nullopt, 7).layout()), Error);
+  EXPECT_THROW(static_cast<void>(layer_of_experts(Form::fp32, std::nullopt, 9).layout()), Error);
+  EXPECT_NO_THROW(static_cast<void>(layer_of_experts(Form::as_run, std::nullopt, 9).layout()));
 }
 
 TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {

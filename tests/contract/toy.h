@@ -82,13 +82,18 @@ inline std::shared_ptr<Compute> queue_compute(Settings& settings) {
   return out;
 }
 
-/// Converts the pieces of a block's tensors, a few at a time, and calls body(tensor, values) for each run of them. Of a
-/// tensor whose pieces are asked for it takes about half, which are those of the step `seed`.
+/// True if a step takes the piece: of tensors whose pieces are asked for about half, others in each step.
+inline bool takes_piece(const state::Tensor& it, std::size_t tensor, std::uint64_t seed, std::uint64_t piece) {
+  return !it.spec.is_asked() || mix(seed * 31 + tensor * 7 + piece) % 2 == 0;
+}
+
+/// Converts the pieces of a block's tensors that the step `seed` takes, a few at a time, and calls body(tensor, values)
+/// for each run of them.
 template <class Body>
 void each_run_of_pieces(Engine& engine, const state::Block& block, std::uint64_t seed, const Body& body) {
   for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
     const auto& it = engine.layout().tensors()[t];
-    const auto takes = [&](std::uint64_t i) { return !it.spec.is_asked() || mix(seed * 31 + t * 7 + i) % 2 == 0; };
+    const auto takes = [&](std::uint64_t i) { return takes_piece(it, t, seed, i); };
     for (std::uint64_t i = 1; i < it.spec.pieces; i += 2) {
       if (takes(i)) engine.ask_pieces(t, i, 1);
     }
@@ -206,7 +211,8 @@ class Toy {
   float sum_of(std::byte* weights, const state::Block& block) const {
     const auto* first = &engine_.layout().tensors()[block.first_tensor];
     const std::span<const state::Tensor> tensors(first, block.tensors);
-    if (std::ranges::none_of(tensors, [](const state::Tensor& it) { return it.spec.form != state::Form::as_run; })) {
+    const auto is_apart = [](const state::Tensor& it) { return it.spec.form != state::Form::as_run || it.spec.apart; };
+    if (std::ranges::none_of(tensors, is_apart)) {
       return sum_of(weights, used(block));
     }
     float sum = 0;
@@ -442,12 +448,15 @@ class Toy {
     const auto& it = engine_.layout().tensors()[tensor];
     const auto gradient = memory(2 * it.elements);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      compute([=, this, &it, poisoned = poisoned_] {
+      compute([=, this, &it, poisoned = poisoned_, seed = seed_] {
         const auto pull = see(pass.hidden_gradient)[m] + see(pass.input)[tensor % 7];
         const auto weight = weights_of(pass.weights, it);
         const Numbers to{reinterpret_cast<std::byte*>(gradient.get()), fp32() || it.spec.form == state::Form::fp32};
         for (std::size_t i = 0; i < it.elements; ++i) {
-          const auto value = weight[i] * 0.2F + *factor + pull + noise(i + m) * 0.1F;
+          const bool has_pieces = it.spec.pieces > 0;  // its weights are not there
+          const auto own = has_pieces ? 0 : weight[i] * 0.2F;
+          const bool takes = !has_pieces || takes_piece(it, tensor, seed, i / it.piece());
+          const auto value = takes ? own + *factor + pull + noise(i + m) * 0.1F : 0;
           to.set(i, poisoned && i + 1 == it.elements ? std::numeric_limits<float>::infinity() : value);
         }
       });

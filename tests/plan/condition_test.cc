@@ -14,11 +14,13 @@ namespace {
 
 /// The same of every chunk but the first, of which nothing is true.
 struct Chunks {
-  bool refit = false, due = false, early = false, asked = false;
+  bool refit = false, due = false, early = false, asked = false, before = false, waits = false;
   [[nodiscard]] bool has_refit(Index c) const { return refit && c > 0; }
   [[nodiscard]] bool is_refit_due(Index c) const { return due && c > 0; }
   [[nodiscard]] bool keeps_early_update(Index c) const { return early && c > 0; }
   [[nodiscard]] bool is_asked(Index c) const { return asked && c > 0; }
+  [[nodiscard]] bool was_asked(Index c) const { return before && c > 0; }
+  [[nodiscard]] bool is_due(Index c) const { return waits && c > 0; }
 };
 
 bool runs(const Condition& when, const StepFacts& step, const Chunks& chunks = {}, Index first = 1, Index end = 2) {
@@ -41,6 +43,20 @@ TEST(Conditions, WeightsComeForPassesOrForTheUpdateThatNeedsThem) {
   EXPECT_TRUE(runs({.phase = Phase::forward, .feeds_update = true}, update_alone));
   EXPECT_FALSE(runs({.phase = Phase::forward, .feeds_update = true}, {.passes = false}));
   EXPECT_FALSE(runs({.phase = Phase::head_loss}, update_alone));
+}
+
+TEST(Conditions, UpdateThatWaitsRunsWhenItIsDue) {
+  const Condition update{.phase = Phase::update, .only = OnlyIf::due};
+  const Condition read{.phase = Phase::forward, .only = OnlyIf::due_or_asked};
+  const Condition gradient{.phase = Phase::update, .only = OnlyIf::asked_before};
+  const StepFacts alone{.passes = false, .backward = false, .catches_up = true}, pending{.update = true};
+  EXPECT_TRUE(runs(update, alone, {.waits = true}));
+  EXPECT_TRUE(runs(read, alone, {.waits = true}));
+  EXPECT_FALSE(runs(update, alone, {.asked = true}));
+  EXPECT_TRUE(runs(read, alone, {.asked = true}));
+  EXPECT_FALSE(runs(update, {}, {.waits = true}));
+  EXPECT_TRUE(runs(gradient, pending, {.before = true}));
+  EXPECT_FALSE(runs(gradient, pending, {.asked = true, .waits = true}));
 }
 
 TEST(Conditions, TrialLeavesOutGradientsOnPathsAlone) {

@@ -21,10 +21,11 @@ struct Shape {
   std::string fp32 = {};    ///< of tensors in layers that are kept in fp32
   std::string packed = {};  ///< of matrices in layers that are kept as `packed_as` where they are frozen
   state::Form packed_as = state::Form::nf4;
-  std::int64_t experts = 0;   ///< of each layer, in one frozen tensor, packed; each an object of its own
-  double asked = 1;           ///< of them, TensorSpec's
-  bool uneven = false;        ///< each of them has a share of its own, the second 1
-  std::string subspace = {};  ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
+  std::int64_t experts = 0;     ///< of each layer, in one frozen tensor, packed; each an object of its own
+  bool trains_experts = false;  ///< they are small, stored as the run's type, and trained
+  double asked = 1;             ///< of them, TensorSpec's
+  bool uneven = false;          ///< each of them has a share of its own, the second 1
+  std::string subspace = {};    ///< of matrices in layers, which are trained in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   bool published = false;                                           ///< of scattered projectors
   bool bf16_masters = false;                                        ///< of these matrices
@@ -80,6 +81,13 @@ inline Description describe(const Shape& shape) {
                                          .pieces = static_cast<std::uint64_t>(shape.experts),
                                          .apart = true,
                                          .asked = shape.asked});
+    if (shape.trains_experts) {
+      auto& experts = out.blocks.back().tensors.back();
+      experts.shape = {shape.experts, 64, 64};
+      experts.decay = true;
+      experts.training = state::Training::full;
+      experts.form = state::Form::as_run;
+    }
     if (shape.uneven) out.blocks.back().tensors.back().asked_by_piece = uneven_shares(shape.experts, i);
   }
   out.blocks.push_back({"norm", state::BlockRole::layer, {{"norm", {shape.hidden}, false}}});

@@ -96,8 +96,8 @@ def check_base_form(config: Config) -> None:
         raise InputError("load_in_8bit: the base is kept in one form, and load_in_4bit is given, too; leave one out")
     if config.bnb_4bit_use_double_quant and not config.load_in_4bit:
         raise InputError("bnb_4bit_use_double_quant: it is for the scales of load_in_4bit, which is not given")
-    if config.expert_loading == "on_demand" and config.base_form is None:
-        raise InputError("expert_loading: on_demand is for experts of load_in_4bit or load_in_8bit; neither is given")
+    if config.expert_loading == "on_demand" and config.method == "lsp":
+        raise InputError("expert_loading: on_demand is for method full or lora, and the method is lsp; leave it out")
 
 
 def check_optimizer(config: Config) -> None:

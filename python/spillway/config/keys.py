@@ -317,6 +317,13 @@ GROUPS: dict[str, list[Key]] = {
             "weights that are trained: `full` (all), `lora` (adapters on a frozen base) or `lsp` (all, in small "
             "subspaces)",
         ),
+        Key(
+            "expert_loading",
+            choice("whole", "on_demand"),
+            "whole",
+            "experts that a pass reads: `whole` all of its layer, `on_demand` those that tokens meet. Updates of trained "
+            "experts then wait for a token, unless steps are durable",
+        ),
     ],
     "Adapters": [
         *ADAPTERS,
@@ -335,13 +342,6 @@ GROUPS: dict[str, list[Key]] = {
             absent=describe_other_codes,
         ),
         Key("bnb_4bit_use_double_quant", FLAG, False, "with `load_in_4bit`: scales are stored as codes, too"),
-        Key(
-            "expert_loading",
-            choice("whole", "on_demand"),
-            "whole",
-            "with a base of 4 or 8 bits: `whole` reads all experts of a layer before its pass, `on_demand` those that "
-            "tokens meet",
-        ),
     ],
     "Subspaces": [
         Key("lsp_rank", whole(1), None, "size d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),

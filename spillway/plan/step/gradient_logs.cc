@@ -60,6 +60,10 @@ class GradientLog {
 
 }  // namespace
 
+bool may_be_left(const StepGraph& graph, Index c) {
+  return graph.chunk(c).asked < 1 && !graph.redo.gradients && !graph.description.is_shared();
+}
+
 Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
   const auto write = add_transfer(graph, Phase::backward, {what, from, {}, bytes}, deadline);
   graph.out.buffers[from.buffer].earlier_tasks.push_back(write);

@@ -7,6 +7,7 @@
 #include "spillway/plan/step/network.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/updates.h"
+#include "spillway/plan/step/waiting_updates.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -45,9 +46,16 @@ class GradientRoute {
   /// Position up to which gradients lie where they leave by hop i; behind the last hop: at home.
   [[nodiscard]] std::uint32_t leaves_by(std::size_t i) const {
     if (bytes_ == 0) return around_pass(graph_, hop_between(TierKind::host, TierKind::peer), use_.made);
-    if (i == hops_.size()) return order_.update(use_.chunks.end() - 1);
+    if (i == hops_.size()) return lives_until();
     const auto& hop = hops_[i];
     return traits(hop.to).in_memory ? around_pass(graph_, hop, use_.made) : order_.after_gradient(use_.made);
+  }
+
+  /// Position of the last update that reads them at home.
+  [[nodiscard]] std::uint32_t lives_until() const {
+    auto last = order_.update(use_.chunks.end() - 1);
+    for (auto c = use_.chunks.first; c < use_.chunks.end(); ++c) last = end_of_wait(graph_, c, last);
+    return last;
   }
 
   /// The place before hop i.
@@ -72,8 +80,9 @@ class GradientRoute {
     const auto& hop = hops_[i];
     const bool arrives = traits(hop.to).in_memory, ends = i + 1 == hops_.size();
     const auto to = arrives ? last_ : kNone;
-    for (const auto& it :
-         parts_of(graph_, hop, use_.chunks, [this](Index c) { return count_gradient_bytes(graph_, c); })) {
+    const auto separate = [&](Index c) { return is_asked(c) || is_asked(c - 1); };
+    for (const auto& it : parts_of(
+             graph_, hop, use_.chunks, [this](Index c) { return count_gradient_bytes(graph_, c); }, separate)) {
       if (it.bytes == 0) continue;
       const Move move{{ObjectKind::gradient, it.chunks.first, it.chunks.count},
                       {from, it.at},
@@ -81,6 +90,10 @@ class GradientRoute {
                       it.bytes};
       const auto task = arrives ? take_from_pass(graph_, move, use_.made)
                                 : add_hop(graph_, Phase::backward, move, graph_.out.buffers[from].last);
+      if (is_asked(it.chunks.first)) {
+        graph_.out.tasks[task].when.only = OnlyIf::asked;
+        graph_.out.tasks[task].when.share = graph_.chunk(it.chunks.first).asked;
+      }
       for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
         if (!arrives) {
           write_gradient(graph_, c, task);
@@ -91,6 +104,12 @@ class GradientRoute {
       }
     }
     return arrives ? to : from;
+  }
+
+  /// It leaves for its update where a pass has asked for the weights.
+  [[nodiscard]] bool is_asked(Index c) const {
+    const bool to_memory = hops_.size() == 1 && traits(home_.kind).in_memory && may_be_left(graph_, c);
+    return to_memory || can_wait(graph_, c);
   }
 
   void settle(Index at) {

@@ -12,6 +12,10 @@ namespace spillway::plan::step {
 /// Bytes of a chunk's gradient in this process; 0 where another has the chunk.
 [[nodiscard]] Bytes count_gradient_bytes(const StepGraph& graph, Index c);
 
+/// True if the update of a chunk takes zeros as its gradient where no pass has asked for the weights: no token has met
+/// them. Other processes and durable steps get all gradients.
+[[nodiscard]] bool may_be_left(const StepGraph& graph, Index c);
+
 /// `task` writes the gradient of chunk c to a path, once it is complete.
 void write_gradient(StepGraph& graph, Index c, Index task);
 

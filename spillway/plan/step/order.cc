@@ -54,8 +54,12 @@ Index StepOrder::pass_of_gradient(Index chunk) const {
     const auto slice = chunk - layout_.blocks()[block].first_chunk;
     return head_gradient[head_gradient.size() - 1 - slice];
   }
-  const auto layer = std::ranges::lower_bound(layers, block) - layers.begin();
-  return backward[static_cast<std::size_t>(layer)];
+  return backward[layer_of(chunk)];
+}
+
+std::size_t StepOrder::layer_of(Index chunk) const {
+  const auto block = static_cast<Index>(layout_.chunks()[chunk].block);
+  return static_cast<std::size_t>(std::ranges::lower_bound(layers, block) - layers.begin());
 }
 
 Index StepOrder::first_differentiated() const {

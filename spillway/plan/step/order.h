@@ -34,6 +34,8 @@ class StepOrder {
 
   /// The pass that makes the gradient of a chunk that has a dense one; a slice of a tied table: the head's.
   [[nodiscard]] Index pass_of_gradient(Index chunk) const;
+  /// The forward pass of a layer's chunk.
+  [[nodiscard]] Index forward_of(Index chunk) const { return forward[layer_of(chunk)]; }
 
   [[nodiscard]] bool any_backward() const noexcept { return lowest < layers.size(); }
   /// The passes between which the gradient of hidden states lives: from the head or the last layer to whoever uses it
@@ -79,6 +81,7 @@ class StepOrder {
  private:
   void place(bool tied_head);
   Index add(PassKind kind, Index block, Index slice = 0);
+  [[nodiscard]] std::size_t layer_of(Index chunk) const;
   [[nodiscard]] bool is_trainable(Index c) const { return state::is_trainable(layout_.chunks()[c].training); }
 
   const state::Layout& layout_;

@@ -8,6 +8,7 @@
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/snapshots.h"
 #include "spillway/plan/step/uses.h"
+#include "spillway/plan/step/waiting_updates.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -25,17 +26,22 @@ void follow_update(StepGraph& graph, Index down, Index c, ChunkEvent brings) {
 Place add_round(StepGraph& graph, const Hop& hop, const UpdatePart& part, Index c, Place home) {
   const auto& order = graph.order;
   const auto& back = back_of(hop);
-  const bool link = is_link(hop.lane), ahead = !link && order.comes_ahead(c);
+  const bool waits = can_wait(graph, c), link = is_link(hop.lane), ahead = !link && !waits && order.comes_ahead(c);
   const Object what{part.kind, c};
   const auto bytes = traits(part.kind).bytes(graph.rule, graph.chunk(c));
-  const auto last = around_update(graph, back, c);
-  const Place there{graph.add_buffer(BufferClass::staging, bytes, around_update(graph, hop, c), last, hop.to)};
+  const auto first = waits ? order.before_update(c, graph.lookahead.state_read) : around_update(graph, hop, c);
+  const auto last = end_of_wait(graph, c, around_update(graph, back, c));
+  const Place there{graph.add_buffer(BufferClass::staging, bytes, first, last, hop.to)};
   const auto come = add_transfer(graph, ahead ? Phase::ahead : Phase::update, {what, home, there, bytes},
                                  order.update(c) + (ahead ? order.positions() : 0));
   const auto go = add_transfer(graph, Phase::update, {what, there, home, bytes}, last);
   graph.fills(come, there.buffer);
   graph.lets_go(go, there.buffer);
   graph.need(come, go, !ahead);
+  if (waits) {
+    begin_when_asked(graph, come, c);
+    run_if_due(graph, go, c);
+  }
   if (link) {
     graph.need(come, graph.find_event(c, part.come));
     graph.need(graph.out.update_task[c], come);
@@ -93,7 +99,8 @@ void link(StepGraph& graph, Index c, Index update) {
 
 /// Room for the gradient of chunk c around its update, from position `first` on.
 Place stage_gradient(StepGraph& graph, Index c, std::uint32_t first) {
-  const Place out{graph.add_buffer(BufferClass::staging, graph.grad_bytes(c), first, graph.order.update(c))};
+  const auto last = end_of_wait(graph, c, graph.order.update(c));
+  const Place out{graph.add_buffer(BufferClass::staging, graph.grad_bytes(c), first, last)};
   graph.out.groups[c].grad = out;
   graph.lets_go(graph.find_event(c, ChunkEvent::gradient_used), out.buffer);
   return out;
@@ -103,6 +110,10 @@ void read_gradient(StepGraph& graph, Index c) {
   const auto there = stage_gradient(graph, c, graph.order.before_update(c, graph.lookahead.weight_read));
   const Move move{{ObjectKind::gradient, c}, {}, there, graph.grad_bytes(c)};
   const auto read = add_hop(graph, Phase::update, move, graph.order.update(c));
+  if (can_wait(graph, c)) {
+    graph.out.tasks[read].when.only = OnlyIf::asked_before;
+    graph.out.tasks[read].when.share = graph.chunk(c).asked;
+  }
   graph.need(read, graph.write_grad[c], true);
   graph.brings(read, graph.find_event(c, ChunkEvent::gradient_ready));
 }
@@ -209,6 +220,7 @@ void add_updates(StepGraph& graph) {
                                        .deadline = graph.order.update(c),
                                        .when = {.phase = Phase::update}});
     graph.out.update_task[c] = update;
+    if (can_wait(graph, c)) begin_when_asked(graph, update, c);
     link(graph, c, update);
     add_state(graph, c);
   }

@@ -5,6 +5,7 @@
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/snapshots.h"
 #include "spillway/plan/step/uses.h"
+#include "spillway/plan/step/waiting_updates.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -44,8 +45,7 @@ class WeightRoute {
       read_again(i);
     }
     if (graph_.description.is_shared() && !finds(i)) at(p).whole = host(i).buffer;
-    if (traits(out_.passes[p].kind).phase == Phase::backward) return;
-    for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(task(i), out_.update_task[c]);
+    for (auto c = chunks_.first; c < chunks_.end(); ++c) wait_for_update(graph_, p, c);
   }
 
   /// From there, and from the gather of the pass.
@@ -93,11 +93,15 @@ class WeightRoute {
     if (i == 0 || i >= passes_.size() || passes_[i] != passes_[i - 1] + 1) return false;
     return !traits(out_.passes[passes_[i]].kind).of_layer && !out_.passes[passes_[i - 1]].on_host;
   }
-  /// Passes ask for it. What others send comes in any case, and so does a copy that stays.
+  /// Passes ask for it. What others send comes in any case, and so does a copy that stays or takes an update there.
   [[nodiscard]] bool is_asked() const {
     const auto& chunk = graph_.chunk(chunks_.first);
-    return chunk.asked < 1 && !graph_.description.is_sent(chunk) && !home().has_device_copy() && !lives_there();
+    const bool is_sent = graph_.description.is_shared() && graph_.description.is_sent(chunk);
+    const bool comes = is_sent || graph_.placement[chunks_.first].device_updated();
+    return chunk.asked < 1 && !comes && !home().has_device_copy() && !lives_there();
   }
+  /// The host reads it for its update in any case, and the first pass finds it there.
+  [[nodiscard]] bool comes_for_update() const { return is_updated(chunks_.first) && !home().in_memory(); }
   /// A hop to a pass; of what is asked for it begins when the pass asks in forward, and in backward ahead of a pass,
   /// for what the forward pass has asked for.
   Index bring(const Move& move, Index p) {
@@ -143,7 +147,7 @@ class WeightRoute {
     } else {
       if (home().in_memory() && mine > 0) own = {graph_.add_whole(BufferClass::weight, mine, home().kind)};
       const auto ahead = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
-      const auto begin = is_asked() ? order_.position(p) : ahead;
+      const auto begin = is_asked() && !comes_for_update() ? order_.position(p) : ahead;
       weights.buffer = graph_.add_buffer(BufferClass::window, bytes, begin, until);
       if (graph_.computes_on_host(p)) graph_.lets_go(graph_.task_of(p), weights.buffer);
     }
@@ -164,7 +168,8 @@ class WeightRoute {
     } else if (graph_.placement[c].weight.in_memory()) {
       keep(c, place);
     } else {
-      weights.reads.push_back(is_asked() ? add_read(c, place, passes_.front()) : add_round(c, place));
+      const bool waits = is_asked() && !comes_for_update();
+      weights.reads.push_back(waits ? add_read(c, place, passes_.front()) : add_round(c, place));
     }
   }
 
@@ -231,7 +236,8 @@ class WeightRoute {
     const auto p = passes_.front();
     const auto read = add_hop(graph_, Phase::forward, {what, {}, to, bytes}, order_.update(c));
     if (need_not_come(c, p)) out_.tasks[read].when.only = OnlyIf::changed_weights;
-    graph_.need(graph_.task_of(p), read);
+    const bool waits = can_wait(graph_, c);
+    if (!waits) graph_.need(graph_.task_of(p), read);
     out_.groups[c].weight = to;
     if (!is_updated(c)) return read;
     const auto write = add_hop(graph_, Phase::update, {what, to, {}, bytes}, leaves_by(c));
@@ -239,6 +245,7 @@ class WeightRoute {
     graph_.need(write, graph_.find_event(c, ChunkEvent::weight_updated));
     graph_.brings(read, graph_.find_event(c, ChunkEvent::weight_read));
     graph_.write_weight[c] = write;
+    if (waits) bring_when_asked(graph_, c, read, write);
     return read;
   }
 

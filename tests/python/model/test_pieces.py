@@ -184,6 +184,32 @@ def test_grouped_products_convert_the_experts_that_rows_ask_for(
     assert all(first in met and first + count - 1 in met for first, count in asked), "no run ends beside the asked"
 
 
+@pytest.mark.parametrize("name", ["grouped_mm", "grouped_mm_fallback"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("counts", [[128, 0, 0, 0, 0, 256, 144, 0, 160, 0], [3, 0, 0, 0, 1, 40, 0, 0, 129, 16]])
+def test_trained_experts_get_the_gradients_of_plain_weights(counts: list[int], transposed: bool, name: str) -> None:
+    torch.manual_seed(2)
+    weights = torch.randn(EXPERTS, 64, 96)
+    rows, inner = sum(counts), 64 if transposed else 96
+    x, gradient = torch.randn(rows, inner), torch.randn(rows, 160 - inner)
+    offs = torch.tensor(counts).cumsum(0).to(torch.int32)
+    multiply: Any = nn.functional.grouped_mm if name == "grouped_mm" else torch.ops.transformers.grouped_mm_fallback
+
+    def find_gradient(experts: torch.Tensor) -> torch.Tensor:
+        leaf = experts.requires_grad_()
+        with fill_rows(torch.device("cpu")):
+            multiply(x, leaf if transposed else leaf.transpose(-2, -1), offs=offs).backward(gradient)
+        assert leaf.grad is not None
+        return leaf.grad
+
+    place = place_of(weights, [])
+    place.trains = True
+    found, expected = find_gradient(Experts(Part(place))), find_gradient(weights.clone())
+    assert torch.equal(found, expected)
+    for number, count in enumerate(counts):
+        assert bool(found[number].any()) == (count > 0)
+
+
 def test_a_grouped_product_of_each_run_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As devices multiply runs of experts, by the CPU's own grouped product."""
 

@@ -1,4 +1,5 @@
-"""Experts of a frozen base that stay codes while their layer runs: a product converts the few that it multiplies by.
+"""Experts whose values come while their layer runs: a product takes the few that it multiplies by. They are kept as
+codes, or they come on demand.
 
 What a layer sees as the parameter of its experts has a shape and no bytes. PyTorch asks it whenever something is to be
 done with it, in forward and in backward: views are views of it, and a product asks the engine for the values of a few
@@ -52,6 +53,7 @@ class Place:
         """`tensor`: the engine's number; `meta`: with its shape and type; `device`: where layers compute. `ask`: begins
         to bring what is converted later; None: it is there before the layer runs."""
         self.meta, self.device = meta, device
+        self.trains = meta.requires_grad
         self.beside: list[Place] = []  # those of the other tensors with the matrices of the same experts
         self._tensor, self._convert, self._ask = tensor, convert, ask
         self._values: torch.Tensor | None = None
@@ -243,9 +245,23 @@ def multiply_at_once(func: Any, x: torch.Tensor, values: torch.Tensor, offs: tor
 def multiply_back(
     _: Any, x: torch.Tensor, experts: Experts, offs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of the library's product for GPUs without one of PyTorch's; the experts' own is nobody's."""
+    """The gradients of the library's product for GPUs without one of PyTorch's. The gradient of frozen experts is
+    nobody's."""
     of_x = multiply_groups(torch.ops.transformers.grouped_mm_fallback, gradient, transpose(None, experts, 1, 2), offs)
-    return of_x, gradient.new_zeros(()).expand(experts.shape)
+    if not experts.part.place.trains:
+        return of_x, gradient.new_zeros(()).expand(experts.shape)
+    of_experts = make_zeros(None, experts)
+    for number, (begin, end) in enumerate(pairwise([0, *offs.tolist()])):
+        if end > begin:
+            torch.mm(x[begin:end].t(), gradient[begin:end], out=of_experts[number])
+    return of_x, of_experts
+
+
+def make_zeros(_: Any, experts: Experts, **_named: Any) -> torch.Tensor:
+    """A plain tensor of the experts' shape and strides, such as their gradient."""
+    shape = experts.part.shape()
+    zeros = torch.empty_strided(shape.size(), shape.stride(), dtype=shape.dtype, device=experts.part.place.device)
+    return zeros.zero_()
 
 
 def list_runs(ends: Sequence[int], gaps: bool = True) -> Iterator[tuple[int, int]]:
@@ -265,6 +281,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {  # by the name of PyTorch's operat
     "aten::t": transpose,
     "aten::transpose": transpose,
     "aten::select": select,
+    "aten::zeros_like": make_zeros,
     "aten::mm": multiply,
     "aten::addmm": multiply,
     "aten::_grouped_mm": multiply_groups,

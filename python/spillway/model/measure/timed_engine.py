@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from spillway import _engine
-from spillway._engine import Description, Training
+from spillway._engine import Description, TensorSpec, Training
 from spillway.machine.place import HOST, Place
 from spillway.model.layers.kernels import NAMES
 from spillway.model.source.source import DTYPES
@@ -131,13 +131,16 @@ class TimedEngine(PlainEngine):
         """True if layers multiply by a copy of the pass's weights."""
         if self._kept is None or block_pass.kind not in STREAMED:
             return False
-        return self._kept.dtype != self.dtype or any(it.form.is_packed for it in self.blocks[block_pass.block].tensors)
+        return self._kept.dtype != self.dtype or any(map(self._has_copy, self.blocks[block_pass.block].tensors))
+
+    def _has_copy(self, tensor: TensorSpec) -> bool:
+        return tensor.form.is_packed or self._is_in_pieces(tensor)
 
     def keep_weights(self) -> None:
         """Keeps the weights as they are now in the type that they are stored in, where layers compute in another. Codes
         are kept as if they were of that type: what they save of the reading, making values of them takes."""
         kept = DTYPES[self.description.weight_dtype]
-        if kept != self.dtype or any(tensor.form.is_packed for tensor in self.tensors):
+        if kept != self.dtype or any(map(self._has_copy, self.tensors)):
             weights = self._typed[: self._boundary_at_element[0]]
             self._kept = self._map(weights.numel() * kept.itemsize).view(kept).copy_(weights)
 

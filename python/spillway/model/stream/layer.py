@@ -262,11 +262,12 @@ class Stage:
         return head_input(self._meta_model, batch, hidden)
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
-        if slot.tensor in self._pieces:
-            return Experts(Part(self._pieces[slot.tensor]))
         begin, meta = first + slot.first, slot.meta
         places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
-        leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
+        if slot.tensor in self._pieces:
+            leaf: torch.Tensor = Experts(Part(self._pieces[slot.tensor]))
+        else:
+            leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
         if slot.meta.requires_grad and id(slot.meta) not in self._meta_model.spaces:
             self._hand_over(slot, leaf.requires_grad_())
         return leaf
