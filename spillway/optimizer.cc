@@ -92,7 +92,7 @@ class Optimizer::Impl {
     std::vector<StateArray> out;
     if (const auto& type = traits(rule.type); type.remainder > 0)
       out.push_back({type.remainder_name, elements, type.remainder});
-    const auto kept = state::moments_of(rule.format, elements < state::kUnquantisedBelow);
+    const auto kept = state::moments_of(rule.state_format, elements < state::kUnquantisedBelow);
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       out.push_back({rule.optimizer->fields[m], elements, traits(kept).bytes});
     }
@@ -135,7 +135,7 @@ class Optimizer::Impl {
                                              "is had by a run alone (optim: ",
                                              settings_.optimizer->name, ")"));
     }
-    state::check_format({.optimizer = settings_.optimizer, .format = settings_.format});
+    state::check_format({.optimizer = settings_.optimizer, .state_format = settings_.format});
   }
 
   void lay_out() {
@@ -163,7 +163,7 @@ class Optimizer::Impl {
   std::size_t part_of(state::ComputeType type) {
     const auto at = std::ranges::find(parts_, type, [](const Part& part) { return part.rule.type; });
     if (at == parts_.end()) {
-      parts_.push_back({{.type = type, .optimizer = settings_.optimizer, .format = settings_.format}, {}, {}});
+      parts_.push_back({{.type = type, .optimizer = settings_.optimizer, .state_format = settings_.format}, {}, {}});
       return parts_.size() - 1;
     }
     return static_cast<std::size_t>(at - parts_.begin());

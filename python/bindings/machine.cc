@@ -40,7 +40,7 @@ spillway::machine::UpdateKind kind_of(const std::string& weight_dtype, const std
                                       const std::string& state_format) {
   const spillway::state::UpdateRule rule{.type = spillway::state::parse_weight_type(weight_dtype),
                                          .optimizer = &spillway::optim::parse(optimizer),
-                                         .format = spillway::state::parse_format(state_format)};
+                                         .state_format = spillway::state::parse_format(state_format)};
   // What is measured is what most elements are updated by; of whole matrices a descriptor says the cost.
   return {form_of(rule), rule.optimizer->of(false).kernel};
 }

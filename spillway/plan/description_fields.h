@@ -28,8 +28,8 @@ inline constexpr auto kFields<state::TensorSpec> = std::tuple(
     ByHand{Field("training", &state::TensorSpec::training)}, ByHand{Field("rank", &state::TensorSpec::rank)},
     ByHand{Field("nonzeros", &state::TensorSpec::nonzeros)},
     ByHand{View<state::TensorSpec, std::string>{
-        "reduction", [](const state::TensorSpec& it) -> std::string { return it.by->word; },
-        [](state::TensorSpec& it, std::string word) { it.by = &optim::parse_reduction(word); }}},
+        "reduction", [](const state::TensorSpec& it) -> std::string { return it.reduction->word; },
+        [](state::TensorSpec& it, std::string word) { it.reduction = &optim::parse_reduction(word); }}},
     ByHand{Field("form", &state::TensorSpec::form)}, Field("table", &state::TensorSpec::table, InFile::omit_default()),
     Field("pieces", &state::TensorSpec::pieces, InFile::omit_default()),
     Field("apart", &state::TensorSpec::apart, InFile::omit_default()),

@@ -37,7 +37,8 @@ state::Form read_form(const JsonValue& from) {
 template <>
 inline constexpr auto kAfterWrite<state::TensorSpec> = [](nlohmann::json& json, const state::TensorSpec& it) {
   if (it.training == state::Training::frozen) json["frozen"] = true;
-  if (it.training == state::Training::reduced) json[it.by->word] = {{"rank", it.rank}, {"nonzeros", it.nonzeros}};
+  if (it.training == state::Training::reduced)
+    json[it.reduction->word] = {{"rank", it.rank}, {"nonzeros", it.nonzeros}};
   const std::string form = state::name_of(it.form);
   if (state::is_packed(it.form)) {
     json[kFormKey] = form;
@@ -56,7 +57,7 @@ inline constexpr auto kAfterRead<state::TensorSpec> = [](state::TensorSpec& out,
     out.training = state::Training::reduced;
     out.rank = reduced.at("rank").read_number<std::uint64_t>(kMostNumber);
     out.nonzeros = reduced.at("nonzeros").read_number<std::uint64_t>(kMostNumber);
-    out.by = reduction;
+    out.reduction = reduction;
   }
 };
 
@@ -82,7 +83,7 @@ template <>
 inline constexpr auto kAfterWrite<plan::Description> = [](nlohmann::json& json, const plan::Description& it) {
   for (const auto& block : it.blocks) {
     for (const auto& tensor : block.tensors) {
-      if (tensor.training == state::Training::reduced) json[text(tensor.by->word, "s")] = make_json(it.refits);
+      if (tensor.training == state::Training::reduced) json[text(tensor.reduction->word, "s")] = make_json(it.refits);
     }
   }
   if (!it.is_shared()) return;

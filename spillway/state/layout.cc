@@ -26,13 +26,14 @@ std::uint64_t checked_elements(const TensorSpec& spec) {
 optim::Reduced checked_reduction(const TensorSpec& spec, BlockRole role) {
   if (spec.training != Training::reduced) return {};
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a ", spec.by->word, ": ", why));
+    throw Error(ErrorCode::bad_input,
+                text("tensor ", spec.name, " cannot learn in a ", spec.reduction->word, ": ", why));
   };
   if (traits(role).is_table || spec.shape.size() != 2) refuse("only matrices inside layers can");
   const bool fits = spec.form == Form::as_run || spec.form == Form::bf16_master;
   if (!fits) refuse(text("it is kept in ", spec.form == Form::fp32 ? "fp32" : word_of(spec.form)));
   const optim::Reduced out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]),
-                           spec.rank, spec.nonzeros, spec.by};
+                           spec.rank, spec.nonzeros, spec.reduction};
   if (const auto why = out.by->refusal(out); !why.empty()) refuse(why);
   return out;
 }
@@ -41,7 +42,7 @@ void check_form(const TensorSpec& spec, BlockRole role, ComputeType type) {
   const bool is_bf16 = traits(type).rounds && !traits(type).scales_loss;
   if (spec.form == Form::bf16_master && !(is_bf16 && spec.training == Training::reduced)) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot have a master in bf16: only a matrix that ",
-                                           "is trained in a ", spec.by->word, " of a run in bf16 can"));
+                                           "is trained in a ", spec.reduction->word, " of a run in bf16 can"));
   }
   if (!is_packed(spec.form) || (!traits(role).is_table && !is_trainable(spec.training))) return;
   throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be kept as ", word_of(spec.form),

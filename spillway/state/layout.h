@@ -38,7 +38,8 @@ struct TensorSpec {
   std::uint64_t rank = 0, nonzeros = 0;  ///< of optim::Reduced, for Training::reduced; else 0
   Form form = Form::as_run;
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
-  const optim::Reduction* by = optim::Reduced{}.by;  ///< for Training::reduced; those of a layout are the same
+  /// For Training::reduced; those of a layout are the same.
+  const optim::Reduction* reduction = optim::Reduced{}.by;
   /// Of what is packed: equal parts of its values, each of whole kernels::kPackedBlock, that passes convert a few at a
   /// time when layers ask for them. 0: passes convert all of it before they begin.
   std::uint64_t pieces = 0;

@@ -35,7 +35,7 @@ std::byte* at(std::byte* group, Bytes bytes) {
 void locate_moments(const UpdateRule& rule, const StateFields& fields, std::byte* state, std::uint64_t first,
                     std::uint64_t unquantised, Located& out) {
   const auto& kept = traits(out.form.moments);
-  const bool apart = out.form.moments != rule.format;
+  const bool apart = out.form.moments != rule.state_format;
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     out.span.moments[m] =
         at(state, apart ? fields.unquantised[m] + unquantised * kept.bytes : fields.moments[m] + first * kept.bytes);
@@ -53,7 +53,7 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   const auto bytes = field_bytes(rule.type);
   auto* const state = has_state(chunk.training) ? groups.state : nullptr;
   const bool inside = chunk.training == Training::reduced;
-  Located out{.form = {.weights = rule.type, .moments = moments_of(rule.format, span.is_unquantised())},
+  Located out{.form = {.weights = rule.type, .moments = moments_of(rule.state_format, span.is_unquantised())},
               .span = {.weight = at(groups.weight, first * bytes.weight),
                        .remainder = remainder_bytes(rule) == 0 ? nullptr : at(state, first * remainder_bytes(rule)),
                        .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
@@ -68,10 +68,11 @@ Located locate_gradient(const UpdateRule& of_all, const Chunk& chunk, const Grou
                         std::uint64_t n) {
   const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
-  Located out{.form = {.weights = kernels::Weights::fp32, .moments = moments_of(rule.format, chunk.unquantised > 0)},
-              .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
-                       .n = n,
-                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
+  Located out{
+      .form = {.weights = kernels::Weights::fp32, .moments = moments_of(rule.state_format, chunk.unquantised > 0)},
+      .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
+               .n = n,
+               .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   locate_moments(rule, state_fields(rule, chunk), groups.state, first, first, out);
   return out;
 }
@@ -117,7 +118,7 @@ std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chun
   };
   const auto remainder = remainder_bytes(rule);
   if (remainder > 0) add(traits(rule.type).remainder_name, 0, chunk.values(), remainder, 1);
-  const auto& format = traits(rule.format);
+  const auto& format = traits(rule.state_format);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     add(rule.optimizer->fields[m], fields.moments[m], chunk.gradient_elements, format.bytes, 1);
   }
@@ -137,10 +138,10 @@ std::string scale_name(const char* field) {
 }
 
 void check_format(const UpdateRule& rule) {
-  if (rule.optimizer->keeps(rule.format)) return;
+  if (rule.optimizer->keeps(rule.state_format)) return;
   std::string known;
   for (const auto format : rule.optimizer->formats) known += text(known.empty() ? "" : ", ", name_of(format));
-  throw Error(ErrorCode::bad_input, text("state_format is ", name_of(rule.format), "; ", rule.optimizer->name,
+  throw Error(ErrorCode::bad_input, text("state_format is ", name_of(rule.state_format), "; ", rule.optimizer->name,
                                          " keeps its state in: ", known));
 }
 

@@ -25,7 +25,7 @@ using StateFormat = kernels::Moments;
 struct UpdateRule {
   ComputeType type = ComputeType::bf16;
   const optim::Descriptor* optimizer = &optim::adamw;
-  StateFormat format = StateFormat::exact;
+  StateFormat state_format = StateFormat::exact;
   bool has_remainder = true;  ///< false: of a chunk or a tensor whose weights of the type are their own masters
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
 
@@ -33,14 +33,14 @@ struct UpdateRule {
   [[nodiscard]] constexpr std::size_t moments() const noexcept { return optimizer->fields.size(); }
   /// The alignment of a layout: no block of codes holds two tensors, and those of a tensor do not depend on its chunks.
   [[nodiscard]] constexpr std::uint64_t alignment() const noexcept {
-    return traits(format).is_scaled ? kernels::kQuantBlock : kTensorAlignment;
+    return traits(state_format).is_scaled ? kernels::kQuantBlock : kTensorAlignment;
   }
 };
 
 /// What holds for a chunk or a tensor: of one that is kept in fp32 the rule of that; of one that is no whole matrix the
 /// optimizer that a run of matrix scope has for all others.
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, Form form, bool whole) noexcept {
-  return {type_of(form, rule.type), &rule.optimizer->of(whole), rule.format, form != Form::bf16_master};
+  return {type_of(form, rule.type), &rule.optimizer->of(whole), rule.state_format, form != Form::bf16_master};
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return rule_of(rule, chunk.form, chunk.whole);
@@ -88,8 +88,8 @@ struct StateFields {
       out.bytes += bytes;
     }
   };
-  place(out.moments, chunk.gradient_elements * traits(rule.format).bytes);
-  if (traits(rule.format).is_scaled) {
+  place(out.moments, chunk.gradient_elements * traits(rule.state_format).bytes);
+  if (traits(rule.state_format).is_scaled) {
     place(out.scales, chunk.gradient_elements / kernels::kQuantBlock * sizeof(float));
     place(out.unquantised, chunk.unquantised * sizeof(float));
   }
@@ -119,7 +119,7 @@ struct StateFields {
 /// Of a run whose optimizer is of matrix scope those of its other tensors.
 [[nodiscard]] constexpr Bytes update_bytes(const UpdateRule& rule) noexcept {
   const auto bytes = field_bytes(rule.type);
-  const auto moments = rule.optimizer->of(false).fields.size() * traits(rule.format).bytes;
+  const auto moments = rule.optimizer->of(false).fields.size() * traits(rule.state_format).bytes;
   return 2 * (bytes.weight + remainder_bytes(rule) + moments) + bytes.grad;
 }
 
@@ -201,7 +201,7 @@ struct GroupPointers {
 
 /// The form of the update, of quantised tensors.
 [[nodiscard]] constexpr kernels::UpdateForm form_of(const UpdateRule& rule) noexcept {
-  return {rule.type, rule.format};
+  return {rule.type, rule.state_format};
 }
 
 /// What the kernels need for values [first, first + n) of the chunk, which lie in `span`. With int8 `first` is a

@@ -45,7 +45,7 @@ std::optional<std::size_t> moment_of(const UpdateRule& rule, const Tensor& tenso
 }
 
 Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
-  return moments_of(rule.format, tensor.gradient_elements() < kUnquantisedBelow);
+  return moments_of(rule.state_format, tensor.gradient_elements() < kUnquantisedBelow);
 }
 
 /// In a run whose other weights have one.
@@ -360,7 +360,7 @@ std::vector<StateFile> state_files(const UpdateRule& rule) {
   if (remainder_bytes(rule) > 0) out.push_back({StateFile::Holds::remainder, "", traits(rule.type).remainder_name});
   for (const auto* optimizer : optimizers_of(rule)) {
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
-    if (!traits(rule.format).is_scaled) continue;
+    if (!traits(rule.state_format).is_scaled) continue;
     for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::scale, field, scale_name(field)});
   }
   return out;

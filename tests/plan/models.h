@@ -117,7 +117,7 @@ inline Description describe(const Shape& shape) {
       if (shape.bf16_masters) tensor.form = state::Form::bf16_master;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;
-      if (shape.published) tensor.by = &optim::lsp_published;
+      if (shape.published) tensor.reduction = &optim::lsp_published;
     }
   }
   out.refits = shape.checks;

@@ -210,7 +210,7 @@ void expect_padding_is_zero(Model& model) {
       from_chunk(fields, i, {&master, 1});
       ASSERT_EQ(std::bit_cast<std::uint32_t>(master), 0U);
       for (std::size_t m = 0; m < model.rule.moments(); ++m) {
-        const auto unit = traits(model.rule.format).bytes;
+        const auto unit = traits(model.rule.state_format).bytes;
         const auto first = state_fields(model.rule, chunk).moments[m] + i * unit;
         for (Bytes b = 0; b < unit; ++b) ASSERT_EQ(model.store.state[chunk.id][first + b], std::byte{0});
       }
@@ -465,13 +465,13 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
   std::mt19937_64 random(7);
   for (const auto& rule : stored_rules()) {
     TempDir dir;
-    SCOPED_TRACE(text(name_of(rule.type), ' ', rule.optimizer->name, ' ', name_of(rule.format)));
+    SCOPED_TRACE(text(name_of(rule.type), ' ', rule.optimizer->name, ' ', name_of(rule.state_format)));
     Model saved(small_mixed_model(), rule, 1 + random() % 10'000);
     randomise(saved, random());
     save_weights(saved.stream(), dir.path());
     save_state(saved.stream(), dir / "spillway");
     Model loaded(small_mixed_model(), rule, 1 + random() % 10'000);
-    EXPECT_EQ(load_state(loaded.stream(), dir / "spillway", dir.path()), rule.format);
+    EXPECT_EQ(load_state(loaded.stream(), dir / "spillway", dir.path()), rule.state_format);
     for (const auto& tensor : saved.layout.tensors()) {
       const auto& name = tensor.spec.name;
       ASSERT_EQ(loaded.masters(name), saved.masters(name)) << name;
@@ -552,7 +552,7 @@ TEST(LoadState, ConvertsMomentsToTheNearestOfAnyFormatAndBack) {
   save_weights(exact.stream(), dir.path());
   save_state(exact.stream(), dir / "exact");
   for (const auto format : {StateFormat::bf16, StateFormat::int8}) {
-    Model model(small_model(), UpdateRule{.format = format}, 5000);
+    Model model(small_model(), UpdateRule{.state_format = format}, 5000);
     EXPECT_EQ(load_state(model.stream(), dir / "exact", dir.path()), StateFormat::exact);
     save_state(model.stream(), dir / name_of(format));
     Model back(small_model(), kBf16, 7000);
@@ -577,7 +577,7 @@ TEST(LoadState, ConvertsMomentsToTheNearestOfAnyFormatAndBack) {
 
 TEST(SaveState, OfInt8HoldsCodesAndScalesAndSmallTensorsInFp32) {
   TempDir dir;
-  Model model(small_model(), UpdateRule{.format = StateFormat::int8});
+  Model model(small_model(), UpdateRule{.state_format = StateFormat::int8});
   randomise(model, 4);
   save_state(model.stream(), dir / "spillway");
   EXPECT_EQ(file_names(dir / "spillway"),
@@ -635,7 +635,7 @@ TEST_F(LoadStateErrors, AnotherOptimizerIsNamed) {
 }
 
 TEST_F(LoadStateErrors, ScalesThatAreMissingAreNamed) {
-  Model model(small_model(), UpdateRule{.format = StateFormat::int8});
+  Model model(small_model(), UpdateRule{.state_format = StateFormat::int8});
   randomise(model, 1);
   save_weights(model.stream(), dir_.path());
   save_state(model.stream(), dir_ / "spillway");

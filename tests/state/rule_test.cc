@@ -40,7 +40,7 @@ std::vector<UpdateRule> every_rule() {
 }
 
 std::string words(const UpdateRule& rule) {
-  return text(name_of(rule.type), ' ', rule.optimizer->name, ' ', name_of(rule.format));
+  return text(name_of(rule.type), ' ', rule.optimizer->name, ' ', name_of(rule.state_format));
 }
 
 /// Bytes of weight and state per parameter of a large model.
@@ -54,18 +54,18 @@ double bytes_per_parameter(const UpdateRule& rule) {
 
 TEST(UpdateRule, TakesTwelveEightAndSixBytesPerParameter) {
   EXPECT_NEAR(bytes_per_parameter({}), 12, 0.01);
-  EXPECT_NEAR(bytes_per_parameter({.format = StateFormat::bf16}), 8, 0.01);
-  EXPECT_NEAR(bytes_per_parameter({.format = StateFormat::int8}), 6, 0.04);
-  EXPECT_NEAR(bytes_per_parameter({.optimizer = &optim::lion, .format = StateFormat::int8}), 5, 0.02);
+  EXPECT_NEAR(bytes_per_parameter({.state_format = StateFormat::bf16}), 8, 0.01);
+  EXPECT_NEAR(bytes_per_parameter({.state_format = StateFormat::int8}), 6, 0.04);
+  EXPECT_NEAR(bytes_per_parameter({.optimizer = &optim::lion, .state_format = StateFormat::int8}), 5, 0.02);
   EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32}), 12, 0.01);
   EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp16}), 14, 0.01);
-  EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32, .format = StateFormat::int8}), 6, 0.04);
+  EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32, .state_format = StateFormat::int8}), 6, 0.04);
 }
 
 TEST(UpdateRule, AnUpdateReadsAndWritesWeightAndMomentsAndReadsTheGradient) {
   EXPECT_EQ(update_bytes({}), 26U);
-  EXPECT_EQ(update_bytes({.format = StateFormat::bf16}), 18U);
-  EXPECT_EQ(update_bytes({.format = StateFormat::int8}), 14U);
+  EXPECT_EQ(update_bytes({.state_format = StateFormat::bf16}), 18U);
+  EXPECT_EQ(update_bytes({.state_format = StateFormat::int8}), 14U);
   EXPECT_EQ(update_bytes({.optimizer = &optim::lion}), 18U);
   EXPECT_EQ(update_bytes({.type = ComputeType::fp32}), 28U);
   EXPECT_EQ(update_bytes({.type = ComputeType::fp16}), 30U);
@@ -118,14 +118,14 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
           use(used, state.data(), at.span.scales[m], ceil_div(n, kernels::kQuantBlock) * 4);
         }
         const bool small = layout.tensors()[span.tensor].elements < kUnquantisedBelow;
-        EXPECT_EQ(at.form.moments == Moments::int8, rule.format == StateFormat::int8 && !small);
+        EXPECT_EQ(at.form.moments == Moments::int8, rule.state_format == StateFormat::int8 && !small);
       }
     }
   }
 }
 
 TEST(UpdateRule, APartOfASpanIsFoundWhereTheWholeSaysItIs) {
-  const UpdateRule rule{.format = StateFormat::int8};
+  const UpdateRule rule{.state_format = StateFormat::int8};
   const Layout layout(kModel, 8192, rule.alignment());
   const auto& chunk = layout.chunks()[layout.blocks()[1].first_chunk];
   std::vector<std::byte> weight(weight_bytes(rule, chunk)), state(state_bytes(rule, chunk)), grad(weight.size());
@@ -182,7 +182,7 @@ TEST(UpdateRule, ArraysCoverTheGroupUpToItsPadding) {
 TEST(UpdateRule, NamesAreReadBackAndOthersRefusedWithThoseThereAre) {
   for (const auto& rule : every_rule()) {
     EXPECT_EQ(parse_compute_type(name_of(rule.type)), rule.type);
-    EXPECT_EQ(parse_format(name_of(rule.format)), rule.format);
+    EXPECT_EQ(parse_format(name_of(rule.state_format)), rule.state_format);
   }
   expect_error(ErrorCode::bad_input, {"state_format is int4", "exact, bf16, int8"}, [] { (void)parse_format("int4"); });
 }

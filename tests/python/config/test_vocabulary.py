@@ -42,7 +42,7 @@ OTHER = {
     "storage_device": ("EngineSettings.storage", "the key gives one of them"),
 }  # fmt: skip
 FIELD = re.compile(r'Field\(\s*"(\w+)",\s*&(?:\w+::)*(\w+)')
-VIEW = re.compile(r'View<plan::(\w+), [\w:]+>\{\s*"(\w+)"')
+VIEW = re.compile(r'View<\w+::(\w+), [\w:]+>\{\s*"(\w+)"')
 
 
 def has_field(struct: str, field: str) -> bool:
@@ -85,7 +85,15 @@ def test_fields_have_the_names_of_their_members() -> None:
 
 def test_fields_that_python_has_as_words_have_the_names_of_their_members() -> None:
     views = VIEW.findall((REPOSITORY / "spillway/plan/description_fields.h").read_text(encoding="utf-8"))
-    header = (REPOSITORY / "spillway/plan/description.h").read_text(encoding="utf-8")
-    assert {struct for struct, _ in views} == {"Description"} and len(views) == 4
-    for _, name in views:
+    headers = {"Description": "plan/description.h", "TensorSpec": "state/layout.h"}
+    assert {struct for struct, _ in views} == set(headers) and len(views) == 5
+    for struct, name in views:
+        header = (REPOSITORY / "spillway" / headers[struct]).read_text(encoding="utf-8")
         assert re.search(rf"\b{name} = ", header), name
+
+
+def test_rule_of_an_update_has_the_words_of_the_description() -> None:
+    rule = (REPOSITORY / "spillway/state/rule.h").read_text(encoding="utf-8")
+    members = rule[rule.index("struct UpdateRule {") :]
+    for name in ("optimizer", "state_format"):
+        assert re.search(rf"^  .*\b{name} = ", members[: members.index("friend")], re.MULTILINE), name
