@@ -51,7 +51,7 @@ class DependencyTrackerTest : public ::testing::Test {
     return task;
   }
   [[nodiscard]] Index pass_count() const { return static_cast<Index>(schedule_.passes.size()); }
-  [[nodiscard]] DependencyTracker make() const { return {schedule_, work_}; }
+  [[nodiscard]] DependencyTracker make() { return {schedule_, work_}; }
   template <class Change>
   [[nodiscard]] static Released after(const Change& change) {
     Released out;
@@ -69,7 +69,7 @@ class DependencyTrackerTest : public ::testing::Test {
   }
 
   plan::Schedule schedule_;
-  const test::Tiles work_;
+  test::Tiles work_;
 };
 
 TEST_F(DependencyTrackerTest, TasksAreReadyWhenAllThatTheyNeedHasEnded) {
@@ -334,7 +334,7 @@ class RandomPlayer {
 
   const plan::Schedule& schedule_;
   std::mt19937& random_;
-  const test::Tiles work_;
+  test::Tiles work_;
   DependencyTracker tracker_;
   std::vector<Start> ready_;
   std::set<std::pair<std::uint64_t, Index>> ended_;

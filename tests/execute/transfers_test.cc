@@ -50,7 +50,7 @@ class Listening : public ::testing::Test, protected Transfers::Client {
   }
 
   std::mutex mutex_;
-  const test::Tiles work_;
+  test::Tiles work_;
   Released released_;
   std::optional<DependencyTracker> tracker_;
   std::optional<Transfers> transfers_;
