@@ -54,7 +54,8 @@ void DependencyTracker::begin(const Mode& mode, Released& released) {
   const auto n = schedule_.tasks.size();
   open(instance, mode);
   for (Index t = 0; t < n; ++t) {
-    std::uint32_t waits = instance.asked.holds(schedule_.tasks[t], instance.facts) ? 2 : 1;  // kept back until all are counted
+    const bool is_held = instance.asked.holds(schedule_.tasks[t], instance.facts);
+    std::uint32_t waits = is_held ? 2 : 1;  // kept back until all are counted
     for (const auto& need : schedule_.tasks[t].needs) {
       const bool is_past = need.previous && (number == 0 || before.ended[need.task] ||
                                              follows_issue({number, t}, {number - 1, need.task}));

@@ -205,9 +205,8 @@ class ServerSampler:
                 if not error.is_of_text:
                     raise
                 refusal = error
-                self._warn_once(
-                    "refusal", f"generation: the server refused a completion of its own, so another was sampled: {error}"
-                )
+                words = f"generation: the server refused a completion of its own, so another was sampled: {error}"
+                self._warn_once("refusal", words)
         raise refusal
 
     def _look_for_division(self, config: Any) -> None:

@@ -8,7 +8,8 @@ namespace {
 machine::Profile profile() {
   machine::Profile out;
   out.machine = "there";
-  out.nodes = {{0, machine::MemoryKind::dram, 64 * GiB, 4e9, 0, 0}, {2, machine::MemoryKind::cxl, 128 * GiB, 1e9, 50e9, 35e9}};
+  out.nodes = {{0, machine::MemoryKind::dram, 64 * GiB, 4e9, 0, 0},
+               {2, machine::MemoryKind::cxl, 128 * GiB, 1e9, 50e9, 35e9}};
   out.gpus = {{"0", 80 * GiB, 1 * GiB, 1e14, 0, 52e9, 51e9, 0}, {"1", 80 * GiB, 1 * GiB, 1e14, 0, 52e9, 51e9, 0}};
   out.paths = {{"0", 6e9, 4e9, 0, 0, 0}, {"1", 3e9, 3e9, 4e9, 0, 7}};
   return out;
