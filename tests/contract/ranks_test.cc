@@ -93,6 +93,10 @@ TEST(Ranks, OfAnyNumberTrainAsOneDoesWithStatesOnDevices) {
   expect_same_in_every_world(
       {.layers = 2, .micro_batches = 5, .subspace = "up|down", .checks = {.check_every = 100, .rotate_every = 2}},
       "subspaces", {.placement = {0.5, 0, 0, 0}, .paths = true, .device = device(0, 0.5, 1), .tell = is_there});
+  const Shape experts{.layers = 2, .micro_batches = 5, .experts = 4};  // frozen objects of layers that train
+  expect_same_in_every_world(experts, "all live there beside experts", {.device = device(0, 1, 0), .tell = is_there});
+  expect_same_in_every_world(experts, "half live there beside experts",
+                             {.own_weights = true, .device = device(1, 0.5, 0), .tell = is_there});
 }
 
 /// Each frozen chunk is one process's, too, and comes to the passes of the others from there.

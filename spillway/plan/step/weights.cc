@@ -140,7 +140,7 @@ class WeightRoute {
     HostWeights weights;
     Place own;  // where this process's weights stay, apart from what passes read
     if (graph_.stays(chunks_.first)) {
-      weights.buffer = graph_.add_whole(BufferClass::weight, bytes, home().kind);
+      whole_ = weights.buffer = graph_.add_whole(BufferClass::weight, bytes, home().kind);
       if (home().on_host()) {
         for (auto c = chunks_.first; c < chunks_.end(); ++c) out_.resident_weight[c] = weights.buffer;
       }
@@ -178,8 +178,9 @@ class WeightRoute {
     if (is_updated(c)) add_snapshot(graph_, kWeightSnapshot, c, there);
   }
 
-  /// A layer that lives on the devices of several processes and is frozen in part. Each one has all of it there, where
-  /// passes read it in place; what is trainable, the first chunks, is sent and received through a window on the host.
+  /// An object of a layer that lives on the devices of several processes and is frozen in part. Each one has all of it
+  /// there, where passes read it in place; what is trainable, the first chunks, is sent and received through a window
+  /// on the host.
   void read_beside() {
     const auto p = passes_.front();
     Bytes bytes = 0, window = 0;
@@ -187,7 +188,8 @@ class WeightRoute {
       bytes += graph_.weight_bytes(c);
       if (is_changed(c)) window = bytes;
     }
-    Place there{graph_.add_whole(BufferClass::weight, bytes, TierKind::device)};
+    whole_ = graph_.add_whole(BufferClass::weight, bytes, TierKind::device);
+    Place there{whole_};
     const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
     HostWeights weights{graph_.add_buffer(BufferClass::window, window, begin, order_.position(p)), {}};
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {
@@ -259,10 +261,9 @@ class WeightRoute {
   // From there to a device:
   [[nodiscard]] static const Hop& hop_up() { return hop_between(TierKind::host, TierKind::device); }
 
-  /// An update changes what passes of the step before have read. The last chunk is there on each of several processes:
-  /// it is frozen.
+  /// An update changes what passes of the step before have read.
   void read_in_place(Index p) {
-    at(p).here = out_.groups[chunks_.end() - 1].weight.buffer;
+    at(p).here = whole_;
     for (auto c = chunks_.first; c < chunks_.end(); ++c) graph_.need(out_.update_task[c], graph_.task_of(p), true);
     if (graph_.gathers[p] != kNone) bring_others(p);
   }
@@ -358,6 +359,7 @@ class WeightRoute {
   const Range chunks_;
   const std::vector<Index>& passes_;
   const std::size_t object_;
+  Index whole_ = kNone;                   ///< buffer of all its chunks, where passes read them in place
   Index copy_ = kNone;                    ///< that stays on the device
   std::vector<Index> uploads_, readers_;  ///< tasks that bring it, and passes that read it
 };
