@@ -321,8 +321,7 @@ GROUPS: dict[str, list[Key]] = {
             "expert_loading",
             choice("whole", "on_demand"),
             "whole",
-            "experts that a pass reads: `whole` all of its layer, `on_demand` those that tokens meet. Updates of "
-            "trained experts then wait for a token, unless steps are durable",
+            "experts that come to a pass: `whole` all of its layer, `on_demand` those that tokens meet",
         ),
     ],
     "Adapters": [

@@ -179,8 +179,7 @@ class WeightRoute {
   }
 
   /// An object of a layer that lives on the devices of several processes and is frozen in part. Each one has all of it
-  /// there, where passes read it in place; what is trainable, the first chunks, is sent and received through a window
-  /// on the host.
+  /// there. What is trainable, the first chunks, is sent and received through a window on the host.
   void read_beside() {
     const auto p = passes_.front();
     Bytes bytes = 0, window = 0;
@@ -188,8 +187,7 @@ class WeightRoute {
       bytes += graph_.weight_bytes(c);
       if (is_changed(c)) window = bytes;
     }
-    whole_ = graph_.add_whole(BufferClass::weight, bytes, TierKind::device);
-    Place there{whole_};
+    Place there{whole_ = graph_.add_whole(BufferClass::weight, bytes, TierKind::device)};
     const auto begin = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
     HostWeights weights{graph_.add_buffer(BufferClass::window, window, begin, order_.position(p)), {}};
     for (auto c = chunks_.first; c < chunks_.end(); ++c) {

@@ -120,7 +120,8 @@ def test_qlora_recipe_has_the_keys_of_its_planned_step() -> None:
     planned = machines.ROWS | machines.METHODS["QLoRA"]
     assert {key: content[key] for key in planned} == planned
     assert content["gpu_memory"] == "24GiB" and content["model"] == "Qwen/Qwen2.5-7B"
-    assert not content.keys() & {"dram_budget", "storage", "placement", "lora_dropout", "pass_tokens", "token_tile"}
+    assert not content.keys() & {"dram_budget", "storage", "placement", "pass_tokens", "token_tile"}
+    assert KEYS["lora_dropout"].default_text.startswith(f"{content['lora_dropout']};"), "the value of the plan"
 
 
 @pytest.mark.nightly

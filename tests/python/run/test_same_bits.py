@@ -26,7 +26,7 @@ VALUES: dict[str, list[str]] = {  # the key, and keys that it needs
     "save_whole_steps": ["--save_whole_steps", "2"],
     "save_total_limit": ["--save_total_limit", "1", "--save_steps", "1"],
     "save_only_model": ["--save_only_model"],
-    "dram_budget": ["--dram_budget", "1GiB"],
+    "dram_budget": ["--dram_budget", "3GiB"],
     "placement": ["--placement", "path"],
     "window": ["--window", "1"],
     "activation_recompute": ["--activation_recompute", "all"],
