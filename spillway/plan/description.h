@@ -78,7 +78,7 @@ struct Description {
   /// True if one of several processes keeps the chunk and sends its weights to the passes of the others; else each one
   /// has it.
   [[nodiscard]] bool is_sent(const state::Chunk& chunk) const noexcept {
-    return shard_frozen || state::is_trainable(chunk.training);
+    return is_shared() && (shard_frozen || state::is_trainable(chunk.training));
   }
   /// The rank that keeps a chunk, and updates it if it is trained.
   [[nodiscard]] std::size_t owner(const state::Layout& layout, const state::Chunk& chunk) const noexcept {

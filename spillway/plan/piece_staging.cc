@@ -13,7 +13,7 @@ constexpr Bytes kMostPairs = 16;
 }  // namespace
 
 bool is_movable(const Description& description, const state::Chunk& chunk) {
-  return chunk.asked < 1 && !description.is_sent(chunk);
+  return chunk.asked < 1 && !state::is_trainable(chunk.training) && !description.shard_frozen;
 }
 
 PieceStaging piece_staging(const Description& description, const state::Layout& layout) {

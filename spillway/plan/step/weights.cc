@@ -96,12 +96,13 @@ class WeightRoute {
   /// Passes ask for it. What others send comes in any case, and so does a copy that stays or takes an update there.
   [[nodiscard]] bool is_asked() const {
     const auto& chunk = graph_.chunk(chunks_.first);
-    const bool is_sent = graph_.description.is_shared() && graph_.description.is_sent(chunk);
-    const bool comes = is_sent || graph_.placement[chunks_.first].device_updated();
+    const bool comes = graph_.description.is_sent(chunk) || graph_.placement[chunks_.first].device_updated();
     return chunk.asked < 1 && !comes && !home().has_device_copy() && !lives_there();
   }
-  /// The host reads it for its update in any case, and the first pass finds it there.
-  [[nodiscard]] bool comes_for_update() const { return is_updated(chunks_.first) && !home().in_memory(); }
+  /// It comes to the host when the first pass asks, unless the host reads it for its update before that.
+  [[nodiscard]] bool comes_when_asked() const {
+    return is_asked() && (!is_updated(chunks_.first) || home().in_memory());
+  }
   /// A hop to a pass; of what is asked for it begins when the pass asks in forward, and in backward ahead of a pass,
   /// for what the forward pass has asked for.
   Index bring(const Move& move, Index p) {
@@ -147,7 +148,7 @@ class WeightRoute {
     } else {
       if (home().in_memory() && mine > 0) own = {graph_.add_whole(BufferClass::weight, mine, home().kind)};
       const auto ahead = order_.before_update(chunks_.first, graph_.lookahead.weight_read);
-      const auto begin = is_asked() && !comes_for_update() ? order_.position(p) : ahead;
+      const auto begin = comes_when_asked() ? order_.position(p) : ahead;
       weights.buffer = graph_.add_buffer(BufferClass::window, bytes, begin, until);
       if (graph_.computes_on_host(p)) graph_.lets_go(graph_.task_of(p), weights.buffer);
     }
@@ -168,8 +169,7 @@ class WeightRoute {
     } else if (graph_.placement[c].weight.in_memory()) {
       keep(c, place);
     } else {
-      const bool waits = is_asked() && !comes_for_update();
-      weights.reads.push_back(waits ? add_read(c, place, passes_.front()) : add_round(c, place));
+      weights.reads.push_back(comes_when_asked() ? add_read(c, place, passes_.front()) : add_round(c, place));
     }
   }
 
