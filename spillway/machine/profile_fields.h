@@ -9,7 +9,7 @@
 
 namespace spillway::machine {
 
-inline constexpr double kMostCores = 1 << 20;
+inline constexpr double kMostCount = 1 << 20;  ///< of cores, nodes, threads, machines, and sizes of layers
 inline constexpr double kMostBytes = 1e18;
 inline constexpr double kMostRate = 1e20;      ///< of bytes, elements or operations a second
 inline constexpr double kMostTransfer = 1e14;  ///< bytes a second of one link or node
@@ -25,7 +25,7 @@ inline constexpr auto kFields<machine::PathProfile> = std::tuple(
     Field("read_bytes_per_second", &machine::PathProfile::read_bytes_per_second, InFile::require(machine::kMostRate)),
     Field("write_bytes_per_second", &machine::PathProfile::write_bytes_per_second, InFile::require(machine::kMostRate)),
     Field("mixed_bytes_per_second", &machine::PathProfile::mixed_bytes_per_second, InFile::require(machine::kMostRate)),
-    Field("cores_at_full_speed", &machine::PathProfile::cores_at_full_speed, InFile::require(machine::kMostCores)),
+    Field("cores_at_full_speed", &machine::PathProfile::cores_at_full_speed, InFile::require(machine::kMostCount)),
     Field("capacity", &machine::PathProfile::capacity, InFile::omit_default(machine::kMostBytes)));
 
 template <>
@@ -33,7 +33,7 @@ inline constexpr std::array kWords<machine::MemoryKind> = {"dram", "cxl"};
 
 template <>
 inline constexpr auto kFields<machine::NodeProfile> = std::tuple(
-    Field("id", &machine::NodeProfile::id, InFile::require(machine::kMostCores)),
+    Field("id", &machine::NodeProfile::id, InFile::require(machine::kMostCount)),
     Field("kind", &machine::NodeProfile::kind, InFile::require()),
     Field("capacity", &machine::NodeProfile::capacity, InFile::require(machine::kMostBytes).refuse_empty()),
     Field("update_elements_per_second", &machine::NodeProfile::update_elements_per_second,
@@ -52,8 +52,8 @@ inline constexpr auto kFields<machine::NodeProfile> = std::tuple(
           InFile::omit_default(machine::kMostTransfer)),
     Field("update_elements_per_second_thread", &machine::NodeProfile::update_elements_per_second_thread,
           InFile::omit_default(machine::kMostRate)),
-    Field("update_threads", &machine::NodeProfile::update_threads, InFile::omit_default(machine::kMostCores)),
-    Field("tier", &machine::NodeProfile::tier, InFile::omit_default(machine::kMostCores)),
+    Field("update_threads", &machine::NodeProfile::update_threads, InFile::omit_default(machine::kMostCount)),
+    Field("tier", &machine::NodeProfile::tier, InFile::omit_default(machine::kMostCount)),
     Field("promised_read_bytes_per_second", &machine::NodeProfile::promised_read_bytes_per_second,
           InFile::omit_default(machine::kMostTransfer)),
     Field("promised_write_bytes_per_second", &machine::NodeProfile::promised_write_bytes_per_second,
@@ -64,12 +64,12 @@ template <>
 inline constexpr auto kFields<machine::Saturation> =
     std::tuple(Field("thread", &machine::Saturation::thread, InFile::require(machine::kMostRate)),
                Field("most", &machine::Saturation::most, InFile::require(machine::kMostRate)),
-               Field("threads", &machine::Saturation::threads, InFile::require(machine::kMostCores)));
+               Field("threads", &machine::Saturation::threads, InFile::require(machine::kMostCount)));
 
 template <>
 inline constexpr auto kFields<machine::NodeAccess> =
-    std::tuple(Field("cpus", &machine::NodeAccess::cpus, InFile::require(machine::kMostCores)),
-               Field("memory", &machine::NodeAccess::memory, InFile::require(machine::kMostCores)),
+    std::tuple(Field("cpus", &machine::NodeAccess::cpus, InFile::require(machine::kMostCount)),
+               Field("memory", &machine::NodeAccess::memory, InFile::require(machine::kMostCount)),
                Field("distance", &machine::NodeAccess::distance, InFile::require(machine::kMostDistance)),
                Field("read", &machine::NodeAccess::read, InFile::require()),
                Field("write", &machine::NodeAccess::write, InFile::require()),
@@ -78,8 +78,8 @@ inline constexpr auto kFields<machine::NodeAccess> =
 
 template <>
 inline constexpr auto kFields<machine::LayerProfile> =
-    std::tuple(Field("hidden", &machine::LayerProfile::hidden, InFile::require(machine::kMostCores)),
-               Field("intermediate", &machine::LayerProfile::intermediate, InFile::require(machine::kMostCores)),
+    std::tuple(Field("hidden", &machine::LayerProfile::hidden, InFile::require(machine::kMostCount)),
+               Field("intermediate", &machine::LayerProfile::intermediate, InFile::require(machine::kMostCount)),
                Field("tokens", &machine::LayerProfile::tokens, InFile::require(machine::kMostBytes)),
                Field("flops_per_second", &machine::LayerProfile::flops_per_second, InFile::require(machine::kMostRate)),
                Field("fp32_flops_per_second", &machine::LayerProfile::fp32_flops_per_second,
@@ -127,7 +127,7 @@ inline constexpr auto kFields<machine::ComputeProfile> = std::tuple(
 
 template <>
 inline constexpr auto kFields<machine::LinkProfile> =
-    std::tuple(Field("node", &machine::LinkProfile::node, InFile::require(machine::kMostCores)),
+    std::tuple(Field("node", &machine::LinkProfile::node, InFile::require(machine::kMostCount)),
                Field("to_gpu_bytes_per_second", &machine::LinkProfile::to_gpu_bytes_per_second,
                      InFile::require(machine::kMostTransfer)),
                Field("from_gpu_bytes_per_second", &machine::LinkProfile::from_gpu_bytes_per_second,
@@ -166,7 +166,7 @@ template <>
 inline constexpr auto kFields<machine::Profile> = std::tuple(
     Field("machine", &machine::Profile::machine, InFile::omit_default().refuse_empty()),
     Field("comment", &machine::Profile::comment, InFile::omit_default()),
-    Field("cores", &machine::Profile::cores, InFile::require(machine::kMostCores).refuse_empty()),
+    Field("cores", &machine::Profile::cores, InFile::require(machine::kMostCount).refuse_empty()),
     Field("dram_total", &machine::Profile::dram_total, InFile::require(machine::kMostBytes).refuse_empty()),
     Field("dram_available", &machine::Profile::dram_available, InFile::require(machine::kMostBytes)),
     Field("nodes", &machine::Profile::nodes, InFile::write_always()),
@@ -181,7 +181,7 @@ inline constexpr auto kFields<machine::Profile> = std::tuple(
     Field("compute_share_beside_update", &machine::Profile::compute_share_beside_update, InFile::omit_default(1)),
     Field("copy_bytes_per_second", &machine::Profile::copy_bytes_per_second, InFile::require(machine::kMostRate)),
     Field("compute_flops_per_second", &machine::Profile::compute_flops_per_second, InFile::require(machine::kMostRate)),
-    Field("machines", &machine::Profile::machines, InFile::omit_default(machine::kMostCores)),
+    Field("machines", &machine::Profile::machines, InFile::omit_default(machine::kMostCount)),
     Field("network", &machine::Profile::network, InFile::omit_default(machine::kMostRate)),
     Field("network_latency", &machine::Profile::network_latency, InFile::omit_default(1)),
     Field("access", &machine::Profile::access, InFile::omit_default()),

@@ -36,11 +36,6 @@ Fitting without_early(Fitting fitting) {
 FittingComparison::FittingComparison(const FittingProblem& problem)
     : problem_(problem), trial_(problem.problem, problem.room) {}
 
-FittingComparison::Outcome* FittingComparison::find(const Fitting& fitting) {
-  const auto it = std::ranges::find(outcomes_, fitting, &Outcome::fitting);
-  return it == outcomes_.end() ? nullptr : &*it;
-}
-
 const FittingComparison::Outcome* FittingComparison::find(const Fitting& fitting) const {
   const auto it = std::ranges::find(outcomes_, fitting, &Outcome::fitting);
   return it == outcomes_.end() ? nullptr : &*it;
@@ -72,7 +67,7 @@ Bytes FittingComparison::arena_bytes(const Fitting& fitting) const {
 const Simulation& FittingComparison::predict(const Fitting& fitting) {
   if (const auto* known = find(fitting); known != nullptr && known->simulation) return *known->simulation;
   lay_out(fitting);
-  auto& outcome = *find(fitting);
+  auto& outcome = *std::ranges::find(outcomes_, fitting, &Outcome::fitting);
   outcome.simulation = trial_.prediction();
   outcome.simulation->tasks.clear();
   const auto moved = traffic_of(trial_.last().schedule);

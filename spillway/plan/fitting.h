@@ -74,7 +74,6 @@ class FittingComparison {
     Bytes on_paths = 0, on_link = 0;  ///< moved by a step
     bool is_on_later_tier = false;
   };
-  Outcome* find(const Fitting& fitting);
   [[nodiscard]] const Outcome* find(const Fitting& fitting) const;
   [[nodiscard]] Placement place(const Fitting& fitting);
   [[nodiscard]] bool is_better(const Fitting& one, const Fitting& other);

@@ -69,18 +69,18 @@ bool is_always_open(const FittingProblem& /*problem*/) {
 /// listed; with several the tiers are.
 void compare_lookahead(const FittingProblem& problem, const Fitting& from, FittingComparison& comparison,
                        const FittingSearch& /*below*/) {
-  auto now = from;
-  now.kept = problem.units.about(problem.room.arena);
+  auto fitting = from;
+  fitting.kept = problem.units.about(problem.room.arena);
   bool is_first = true;
   for (const auto level : kLevels) {
-    now.level = level;
-    const auto kept = most_kept(problem, now, comparison, now.kept);
+    fitting.level = level;
+    const auto kept = most_kept(problem, fitting, comparison, fitting.kept);
     if (!kept) continue;
-    now.kept = *kept;
+    fitting.kept = *kept;
     const bool all = *kept == problem.units.free();
-    if (all && is_first && !from.tiers) return comparison.lead(now);
-    comparison.add(now);
-    if (!from.tiers) comparison.list(Axis::lookahead, now);
+    if (all && is_first && !from.tiers) return comparison.lead(fitting);
+    comparison.add(fitting);
+    if (!from.tiers) comparison.list(Axis::lookahead, fitting);
     if (all) return;  // less lookahead can keep no more, and lengthen() makes the same of it
     is_first = false;
   }
@@ -107,11 +107,11 @@ void lengthen(const FittingProblem& problem, FittingComparison& comparison) {
 
 /// Seconds of a step that early updates of the best plan save.
 double early_saves(FittingComparison& comparison) {
-  auto none = comparison.best_values();
-  if (none.early == 0) return 0;
-  const auto seconds = comparison.predict(none).step_seconds;
-  none.early = 0;
-  return comparison.predict(none).step_seconds - seconds;
+  auto deferred = comparison.best_values();
+  if (deferred.early == 0) return 0;
+  const auto seconds = comparison.predict(deferred).step_seconds;
+  deferred.early = 0;
+  return comparison.predict(deferred).step_seconds - seconds;
 }
 
 /// True if the weights and states of this process exceed the memories of host and device together.

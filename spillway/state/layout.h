@@ -40,8 +40,8 @@ struct TensorSpec {
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
   /// For Training::reduced; those of a layout are the same.
   const optim::Reduction* reduction = optim::Reduced{}.by;
-  /// Of what is packed: equal parts of its values, each of whole kernels::kPackedBlock, that passes convert a few at a
-  /// time when layers ask for them. 0: passes convert all of it before they begin.
+  /// Equal parts of the values of a tensor that is packed or of the run's type, each of whole granules, that passes
+  /// convert or copy a few at a time when layers ask for them. 0: passes convert all of it before they begin.
   std::uint64_t pieces = 0;
   bool apart = false;  ///< with `pieces`, of whole granules of a chunk: each is an object of its own (Chunk::object)
   /// Share of the pieces that are `apart` that an average step asks for; below 1 passes ask for those they need.
