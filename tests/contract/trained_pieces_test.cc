@@ -71,15 +71,20 @@ TEST(TrainedPiecesOnADevice, ChangeNoBit) {
   }
 }
 
-/// To the device and from it, in four steps of two layers with twenty experts each, with all updates on the host.
+/// Two layers of twenty trained experts each, and no tables.
+plan::Description describe_experts(double asked) {
+  return describe({.layers = 2,
+                   .embedding = false,
+                   .head = false,
+                   .micro_batches = 1,
+                   .experts = 20,
+                   .trains_experts = true,
+                   .asked = asked});
+}
+
+/// To the device and from it, in four steps with all updates on the host.
 std::pair<Bytes, Bytes> count_link_bytes(double asked) {
-  const auto description = describe({.layers = 2,
-                                     .embedding = false,
-                                     .head = false,
-                                     .micro_batches = 1,
-                                     .experts = 20,
-                                     .trains_experts = true,
-                                     .asked = asked});
+  const auto description = describe_experts(asked);
   auto settings = test::with_device({.capacity = 1 * GiB}, 1);
   auto& device = *settings.budget.device;
   device.weight = device.state = device.device_updated = 0;
@@ -150,15 +155,9 @@ struct Work {
   std::uint64_t updated = 0;  ///< elements
 };
 
-/// Work of sixteen steps on a path, of two layers with twenty experts each.
+/// Work of sixteen steps on a path.
 Work count_work(double asked, Durability durability) {
-  const auto description = describe({.layers = 2,
-                                     .embedding = false,
-                                     .head = false,
-                                     .micro_batches = 1,
-                                     .experts = 20,
-                                     .trains_experts = true,
-                                     .asked = asked});
+  const auto description = describe_experts(asked);
   const test::Directory where;
   const auto settings = test::DurableRun::settings(where.path(), 1, {0, 0, 0, 0}, durability);
   test::Training training(description, settings, false);

@@ -1,4 +1,4 @@
-// What lanes run in tests of those who give them tasks: updates that only count, and transfers that stay under way.
+// Stand-ins for updates and for the network: updates only count their tiles, and transfers stay under way.
 #pragma once
 
 #include <condition_variable>

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/json_keys.h"
+#include "tests/machine/measured_profile.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
 
@@ -202,22 +203,12 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValueOfNodesAndGpus) {
 /// described() with every key that a profile may have.
 nlohmann::json with_every_key() {
   auto out = described();
-  out.nodes[0] = {.capacity = 20 * GiB,
-                  .update_elements_per_second = 1.5e9,
-                  .available = 1 * GiB,
-                  .cpus = "0-3",
-                  .read_bytes_per_second = 3e10,
-                  .write_bytes_per_second = 2e10,
-                  .copy_bytes_per_second = 1e10,
-                  .update_elements_per_second_thread = 1e9,
-                  .update_threads = 2,
-                  .tier = 4,
-                  .promised_read_bytes_per_second = 2e11,
-                  .promised_write_bytes_per_second = 1e11,
-                  .promised_latency_seconds = 1e-7};
+  const auto measured = test::measured_profile();
+  out.dram_total = measured.dram_total;
+  out.nodes[0] = measured.nodes[0];
   out.gpus[0].links = {{.node = 0, .to_gpu_bytes_per_second = 1e10}};
-  out.access = {{.distance = 10, .read = {15e9, 31e9, 2}}};
-  out.layers = {{.hidden = 896, .intermediate = 4864, .tokens = 1024, .flops_per_second = 3.5e12}};
+  out.access = measured.access;
+  out.layers = measured.layers;
   return nlohmann::json::parse(to_json(out));
 }
 

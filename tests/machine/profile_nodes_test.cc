@@ -5,42 +5,14 @@
 #include <tuple>
 
 #include "spillway/machine/profile_json.h"
+#include "tests/machine/measured_profile.h"
 #include "tests/sys/failing.h"
 
 namespace spillway::machine {
 namespace {
 
-Profile measured() {
-  Profile out;
-  out.cores = 4;
-  out.dram_total = 64 * GiB;
-  out.nodes = {{.id = 0,
-                .capacity = 64 * GiB,
-                .update_elements_per_second = 2e9,
-                .available = 60 * GiB,
-                .cpus = "0-3",
-                .read_bytes_per_second = 31e9,
-                .write_bytes_per_second = 25e9,
-                .copy_bytes_per_second = 20e9,
-                .update_elements_per_second_thread = 1.1e9,
-                .update_threads = 2,
-                .tier = 4,
-                .promised_read_bytes_per_second = 200e9,
-                .promised_write_bytes_per_second = 100e9,
-                .promised_latency_seconds = 1e-7}};
-  out.access = {{.cpus = 0,
-                 .memory = 0,
-                 .distance = 10,
-                 .read = {15e9, 31e9, 2},
-                 .write = {13e9, 25e9, 2},
-                 .copy = {11e9, 20e9, 2},
-                 .update = {1.1e9, 2e9, 2}}};
-  out.layers = {{.hidden = 896, .intermediate = 4864, .tokens = 1024, .flops_per_second = 3.5e12}};
-  return out;
-}
-
 TEST(ProfileNodesTest, ReturnWhatWentIn) {
-  EXPECT_EQ(from_json(to_json(measured()), "p"), measured());
+  EXPECT_EQ(from_json(to_json(test::measured_profile()), "p"), test::measured_profile());
 }
 
 TEST(ProfileNodesTest, NamesEveryAbsurdValue) {
@@ -68,7 +40,7 @@ TEST(ProfileNodesTest, NamesEveryAbsurdValue) {
       {"\"tokens\": 1024,", "", "layers[0].tokens is missing"},
   };
   for (const BadNode& bad : table) {
-    std::string words = to_json(measured());
+    std::string words = to_json(test::measured_profile());
     const auto at = words.find(bad.from);
     ASSERT_NE(at, std::string::npos) << bad.from << " in " << words;
     words.replace(at, std::string(bad.from).size(), bad.to);
@@ -77,7 +49,7 @@ TEST(ProfileNodesTest, NamesEveryAbsurdValue) {
 }
 
 TEST(ProfileNodesTest, APairIsThereOnce) {
-  auto profile = measured();
+  auto profile = test::measured_profile();
   profile.access.push_back(profile.access.front());
   EXPECT_ERROR(std::ignore = from_json(to_json(profile), "p"), ErrorCode::bad_input, "access[1] is of an earlier pair");
 }

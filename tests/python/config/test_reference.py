@@ -139,7 +139,7 @@ def read_defaults(config: type) -> dict[str, Any]:
     return defaults
 
 
-def read_own(name: str, given: dict[str, Any]) -> Any:
+def read_default(name: str, given: dict[str, Any]) -> Any:
     """Our default of a key: resolved, or else as the reference states it."""
     value = getattr(resolve(given, {}), name)
     return KEYS[name].default_text or None if value in NOT_GIVEN else value
@@ -172,7 +172,7 @@ def test_list_of_differing_defaults_is_that_of_the_installed_library(column: int
         given |= {"reward_funcs": ["rewards.score"]} if objective == "grpo" else {}
         own = {"TrainingArguments": transformers.TrainingArguments, "PEFT": peft.LoraConfig}.get(tool)
         theirs = read_defaults(own or getattr(trl, CONFIGS[objective]))
-        same = {name for name, value in theirs.items() if is_same(name, value, read_own(name, given))}
+        same = {name for name, value in theirs.items() if is_same(name, value, read_default(name, given))}
         differing |= {name: theirs[name] for name in theirs.keys() - same - ALIKE.keys()}
     assert differing.keys() == listed.keys()
     assert {name: as_text(value) for name, value in differing.items()} == listed

@@ -43,7 +43,7 @@ KINDS: dict[str, list[str]] = {
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixture of experts beside the rows, tokenizer and profile of every run."""
     directory = real_runs.inputs(tmp_path_factory.mktemp("experts"))
     for name in ("config.json", "model.safetensors"):
@@ -66,19 +66,19 @@ def sum_bytes(out: Path, direction: str) -> int:
     return sum(path[direction] for row in steps for path in row["path_bytes"].values())
 
 
-def train_on_paths(given: Path, tmp_path: Path, words: list[str]) -> tuple[Path, Path]:
+def train_on_paths(inputs: Path, tmp_path: Path, words: list[str]) -> tuple[Path, Path]:
     """The runs `whole` and `met`, which end with the same model."""
     for name, more in (("whole", []), ("met", ON_DEMAND)):
         storage = real_runs.storage_in(tmp_path / f"{name}-path")
-        assert real_runs.here(given, tmp_path / name, *words, "--placement", "path", *storage, *more) == 0
+        assert real_runs.here(inputs, tmp_path / name, *words, "--placement", "path", *storage, *more) == 0
     assert model(tmp_path / "met") == model(tmp_path / "whole")
     return tmp_path / "whole", tmp_path / "met"
 
 
 @pytest.mark.parametrize("kind", some(KINDS, ["adamw", "int8", "muon"]))
-def test_trained_experts_change_no_bit_wherever_they_lie(kind: str, given: Path, tmp_path: Path) -> None:
+def test_trained_experts_change_no_bit_wherever_they_lie(kind: str, inputs: Path, tmp_path: Path) -> None:
     words = [*WORDS, *KINDS[kind], "--max_steps", "6"]
-    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    assert real_runs.here(inputs, tmp_path / "whole", *words) == 0
     places = {
         "dram": [],
         "half": real_runs.on_path(tmp_path / "half-path"),
@@ -89,41 +89,41 @@ def test_trained_experts_change_no_bit_wherever_they_lie(kind: str, given: Path,
         "device and path that waits": [*real_runs.on_path(tmp_path / "wait-path"), "--durability", "none", *DEVICE],
     }
     for place, more in places.items():
-        assert real_runs.here(given, tmp_path / place, *words, *ON_DEMAND, *more) == 0
+        assert real_runs.here(inputs, tmp_path / place, *words, *ON_DEMAND, *more) == 0
         assert model(tmp_path / place) == model(tmp_path / "whole"), place
         assert read_rows(tmp_path / place) == read_rows(tmp_path / "whole"), place
 
 
-def test_experts_that_no_token_meets_change_by_decay_and_moments_for_many_steps(given: Path, tmp_path: Path) -> None:
+def test_experts_that_no_token_meets_change_by_decay_and_moments_for_many_steps(inputs: Path, tmp_path: Path) -> None:
     """50 steps of a few tokens, on the host and from a device."""
     words = [*WORDS, "--max_steps", "50", "--learning_rate", "1e-2"]
     for name, more in (("whole", []), ("met", ON_DEMAND), ("device", [*ON_DEMAND, *DEVICE])):
-        assert real_runs.here(given, tmp_path / name, *words, *more) == 0
+        assert real_runs.here(inputs, tmp_path / name, *words, *more) == 0
     assert model(tmp_path / "met") == model(tmp_path / "device") == model(tmp_path / "whole")
     shares = [row["experts_met"] for row in rows(tmp_path / "met" / "metrics.jsonl") if "loss" in row]
     assert len(shares) == 50 and max(shares) < 1
 
 
 @pytest.mark.parametrize("durability", ["none", "checkpoint"])
-def test_a_step_of_few_tokens_reads_and_writes_fewer_of_them(durability: str, given: Path, tmp_path: Path) -> None:
-    whole, met = train_on_paths(given, tmp_path, [*WORDS, "--max_steps", "6", "--durability", durability])
+def test_a_step_of_few_tokens_reads_and_writes_fewer_of_them(durability: str, inputs: Path, tmp_path: Path) -> None:
+    whole, met = train_on_paths(inputs, tmp_path, [*WORDS, "--max_steps", "6", "--durability", durability])
     plans = [json.loads((out / "plan.json").read_text())["path_bytes_per_step"]["path:0"] for out in (whole, met)]
     for direction in ("read", "written"):
         assert sum_bytes(met, direction) < 0.85 * sum_bytes(whole, direction)
         assert sum_bytes(met, direction) <= 5 * plans[1][direction] < 0.95 * 5 * plans[0][direction]
 
 
-def test_durable_steps_read_fewer_of_them_in_backward_alone(given: Path, tmp_path: Path) -> None:
-    whole, met = train_on_paths(given, tmp_path, [*WORDS, "--max_steps", "6", "--durability", "step"])
+def test_durable_steps_read_fewer_of_them_in_backward_alone(inputs: Path, tmp_path: Path) -> None:
+    whole, met = train_on_paths(inputs, tmp_path, [*WORDS, "--max_steps", "6", "--durability", "step"])
     assert 0.9 * sum_bytes(whole, "read") < sum_bytes(met, "read") < sum_bytes(whole, "read")
     assert sum_bytes(met, "written") >= 0.9 * sum_bytes(whole, "written")
 
 
-def test_evaluations_and_checkpoints_find_the_updates_that_wait(given: Path, tmp_path: Path) -> None:
+def test_evaluations_and_checkpoints_find_the_updates_that_wait(inputs: Path, tmp_path: Path) -> None:
     """Losses of held-out rows after each second step, and the checkpoints of each third one."""
-    held_out = ["--eval_dataset", str(given / "held_out.jsonl"), "--eval_strategy", "steps", "--eval_steps", "2"]
+    held_out = ["--eval_dataset", str(inputs / "held_out.jsonl"), "--eval_strategy", "steps", "--eval_steps", "2"]
     words = [*WORDS, *held_out, "--max_steps", "8", "--save_steps", "3", "--learning_rate", "1e-2"]
-    whole, met = train_on_paths(given, tmp_path, [*words, "--durability", "none"])
+    whole, met = train_on_paths(inputs, tmp_path, [*words, "--durability", "none"])
     assert read_rows(met) == read_rows(whole)
     assert sum("eval_loss" in row for row in read_rows(met)) >= 4
     for step in (3, 6):
@@ -133,13 +133,13 @@ def test_evaluations_and_checkpoints_find_the_updates_that_wait(given: Path, tmp
             assert ours.read_bytes() == plain.read_bytes(), ours
 
 
-def test_frozen_experts_without_codes_come_on_demand_beside_adapters(given: Path, tmp_path: Path) -> None:
+def test_frozen_experts_without_codes_come_on_demand_beside_adapters(inputs: Path, tmp_path: Path) -> None:
     package("peft", "LoRA is PEFT's")
     targets = ["--lora_target_modules", "q_proj", "--lora_target_modules", "v_proj"]
     words = [*SHORT, "--method", "lora", "--lora_r", "4", *targets, "--max_steps", "6", "--durability", "none"]
     for name, more in (("whole", []), ("met", ON_DEMAND)):
         storage = [*real_runs.storage_in(tmp_path / f"{name}-path"), "--placement", "path"]
-        assert real_runs.here(given, tmp_path / name, *words, *storage, *more) == 0
+        assert real_runs.here(inputs, tmp_path / name, *words, *storage, *more) == 0
     ours, plain = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("met", "whole"))
     assert ours == plain
     assert sum_bytes(tmp_path / "met", "read") < 0.9 * sum_bytes(tmp_path / "whole", "read")
@@ -147,17 +147,17 @@ def test_frozen_experts_without_codes_come_on_demand_beside_adapters(given: Path
 
 @pytest.mark.parametrize("durability", ["step", "checkpoint"])
 def test_a_run_killed_and_resumed_on_a_path_ends_as_in_memory(
-    durability: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    durability: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*WORDS, *ON_DEMAND, "--max_steps", "8", "--save_steps", "3"]
-    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    assert real_runs.here(inputs, tmp_path / "whole", *words) == 0
     on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{tmp_path},capacity=1GiB"]
     on_path += ["--placement", "path", "--durability", durability]
     monkeypatch.setenv("DIES_AFTER", str(seeds.instants(f"experts-in-full-{durability}").uniform(0.005, 0.2)))
-    process = real_runs.apart("-c", KILLED, *real_runs.words(given, tmp_path / "out", *on_path))
+    process = real_runs.apart("-c", KILLED, *real_runs.words(inputs, tmp_path / "out", *on_path))
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode in (0, -14), (error, seeds.said())
-    assert real_runs.here(given, tmp_path / "out", *on_path) == 0
+    assert real_runs.here(inputs, tmp_path / "out", *on_path) == 0
     assert model(tmp_path / "out") == model(tmp_path / "whole"), seeds.said()
     if durability != "step":
         return
@@ -168,10 +168,10 @@ def test_a_run_killed_and_resumed_on_a_path_ends_as_in_memory(
 
 
 def test_a_plan_of_trained_experts_counts_on_those_that_tokens_meet(
-    given: Path, capsys: pytest.CaptureFixture[str]
+    inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def plan(*more: str) -> tuple[dict[str, Any], str]:
-        words = ["plan", "--model", str(given / "model"), "--profile", "two-drives", "--json"]
+        words = ["plan", "--model", str(inputs / "model"), "--profile", "two-drives", "--json"]
         assert main([*words, "--per_device_train_batch_size", "1", *more]) == 0
         out = capsys.readouterr()
         return json.loads(out.out), out.err
@@ -186,10 +186,10 @@ def test_a_plan_of_trained_experts_counts_on_those_that_tokens_meet(
 
 
 def test_experts_of_odd_sizes_and_subspaces_are_refused(
-    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meta_model = build(tiny_config("qwen3_moe", False, **{**SIZES, "moe_intermediate_size": 24}), torch.bfloat16)
     with pytest.raises(InputError, match="1,536 values cannot come on demand, which takes multiples of 2,048"):
         quantised.choose(meta_model, resolve({}, {"expert_loading": "on_demand"}))
-    assert real_runs.here(given, tmp_path / "out", *WORDS, *ON_DEMAND, "--method", "lsp") == 2
+    assert real_runs.here(inputs, tmp_path / "out", *WORDS, *ON_DEMAND, "--method", "lsp") == 2
     assert "expert_loading: on_demand is for method full or lora, and the method is lsp" in capsys.readouterr().err
