@@ -222,8 +222,10 @@ def describe_limits(row: Row) -> str:
 def describe_drives(peaks: Row) -> list[str]:
     """The space that a plan takes on its drives, which share the bytes equally in all plans of the page."""
     held = [peak for tier, peak in peaks.items() if tier.startswith("path:") and peak >= GIB / 2]
-    space = f"{max(held) / GIB:.0f} GiB" if held else ""
-    return [] if not held else [f"drive {space}"] if len(held) == 1 else [f"{len(held)} drives of {space} each"]
+    if not held:
+        return []
+    space = f"{max(held) / GIB:.0f} GiB"
+    return [f"drive {space}" if len(held) == 1 else f"{len(held)} drives of {space} each"]
 
 
 def describe_share(row: Row) -> str:

@@ -219,19 +219,16 @@ GROUPS = {  # heading of a table: the beginnings of its cells
 }
 BELOW = "see the rows of its entries"  # on the page, in place of the page's name
 MOST = 8  # keys of a row
+ADVISED = {  # keys with advice, by the tool that has them
+    "TrainingArguments": OF_TRAINERS.keys() - {*SHARED["TRL"]},
+    "LoraConfig": OF_PEFT,
+    "Megatron": OF_EXPERTS,
+    "elsewhere": RENAMES,
+}
 
 
 def tool_keys(tool: str) -> list[str]:
-    names = {*SHARED.get(tool, ()), *OWN.get(tool, ())}
-    if tool == "TrainingArguments":
-        names |= OF_TRAINERS.keys() - {*SHARED["TRL"]}
-    if tool == "LoraConfig":
-        names |= OF_PEFT.keys()
-    if tool == "Megatron":
-        names |= OF_EXPERTS.keys()
-    if tool == "elsewhere":
-        names |= RENAMES.keys()
-    return sorted(names)
+    return sorted({*SHARED.get(tool, ()), *OWN.get(tool, ()), *ADVISED.get(tool, ())})
 
 
 def describe(tool: str, name: str) -> str:

@@ -8,6 +8,7 @@ and so does what a class keeps in fp32. Blocks go along a parameter as its class
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -38,7 +39,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     form = config.base_form
     if form is None:
         if config.expert_loading == "on_demand":
-            choose_unpacked(meta_model)
+            choose_experts_without_codes(meta_model)
         return
     frozen = (matrix for layer in meta_model.layers for matrix in find_matrices(layer) if not matrix.requires_grad)
     meta_model.packed = {id(matrix): form for matrix in frozen if not meta_model.is_fp32(matrix)}
@@ -47,18 +48,18 @@ def choose(meta_model: MetaModel, config: Config) -> None:
         raise InputError(
             f"{key}: it is for linear layers and experts inside the model's layers, and none of these is frozen"
         )
-    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer)}
+    adapted = {id(parameter) for parameter in find_adapted_parameters(meta_model)}
     meta_model.pieces = count_all_pieces(meta_model, meta_model.packed.keys() - adapted)
     if config.expert_loading == "on_demand":
         meta_model.on_demand = find_on_demand(meta_model, form)
 
 
-def choose_unpacked(meta_model: MetaModel) -> None:
+def choose_experts_without_codes(meta_model: MetaModel) -> None:
     """Says in `meta_model.pieces` and `meta_model.on_demand` which experts without codes come when tokens are routed to
     them. InputError where there is none."""
     matrices = (matrix for layer in meta_model.layers for matrix in find_matrices(layer))
     chosen = {id(matrix) for matrix in matrices if not meta_model.is_fp32(matrix)}
-    adapted = {id(parameter) for layer in meta_model.layers for parameter in find_adapted(layer, in_pieces=True)}
+    adapted = {id(parameter) for parameter in find_adapted_parameters(meta_model, in_pieces=True)}
     meta_model.pieces = count_all_pieces(meta_model, chosen - adapted)
     meta_model.on_demand = find_on_demand(meta_model, "as_run")
     meta_model.pieces = {key: count for key, count in meta_model.pieces.items() if key in meta_model.on_demand}
@@ -107,10 +108,10 @@ def find_matrices(layer: nn.Module) -> Iterator[nn.Parameter]:
             yield from find_joined(name, module)
 
 
-def find_adapted(layer: nn.Module, in_pieces: bool = False) -> Iterator[nn.Parameter]:
+def find_adapted_parameters(meta_model: MetaModel, in_pieces: bool = False) -> Iterator[nn.Parameter]:
     """The parameters to whose experts a pass adds their adapters, all at once: those of PEFT's `ParamWrapper` in
     releases that do not give its factors (`adapted_pieces`). `in_pieces`: and those whose factors it gives."""
-    for module in layer.modules():
+    for module in itertools.chain.from_iterable(layer.modules() for layer in meta_model.layers):
         name, base = getattr(module, "parameter_name", None), getattr(module, "get_base_layer", None)
         if name is not None and base is not None and (in_pieces or not hasattr(module, "get_delta_factors")):
             yield base()._parameters[name]
